@@ -1,0 +1,1 @@
+"""Defended federated training on Flower, measured as the server's attacker would see it."""

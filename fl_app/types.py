@@ -1,0 +1,71 @@
+"""The few types that every part of the project speaks: updates, orders of a round, and what an attacker knows.
+
+The adversary's knowledge is a type. `Observation` has no field for client data
+or a client's seed, so an attack cannot cheat by accident; `Truth` is a type of
+its own that only `attacks.score` may hold beside a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+Update = dict[str, Tensor]
+"""One entry per named parameter. A pruned entry is exactly 0.0."""
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """What a transform may know of the round it runs in."""
+
+    round: int
+    client: int
+    generator: torch.Generator
+    weights: Mapping[str, Tensor] | None = None
+    locations: Mapping[str, Tensor] | None = None
+    uncounted: Mapping[str, Tensor] | None = None
+    """The client's last sent update, if the server did not count it."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an honest-but-curious server knows of one client's round.
+
+    Only `model` and `update` are always there; None means "not granted".
+    """
+
+    model: nn.Module
+    """The architecture with the weights that the client started from."""
+    update: Update
+    """A gradient (``local_steps`` None), or weights after minus weights before."""
+    sent: Mapping[str, Tensor] | None = None
+    """Boolean masks: which entries travelled."""
+    lr: float | None = None
+    local_steps: int | None = None
+    batch_size: int | None = None
+    num_classes: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    """Per-channel normalisation: the model sees ``(pixel - mean) / std``."""
+    defense: Mapping[str, object] | None = None
+    labels: Tensor | None = None
+    buffers: Mapping[str, Tensor] | None = None
+    """BatchNorm statistics that the client sent."""
+    training: bool | None = None
+    """Whether the client computed in train mode."""
+    round: int | None = None
+    history: Sequence[Observation] = field(default=())
+    """Earlier rounds of the same client, oldest first."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the client really trained on; only scores may see it."""
+
+    inputs: Tensor
+    """Pixels in [0, 1] (N, C, H, W), before normalisation."""
+    labels: Tensor
