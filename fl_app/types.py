@@ -1,4 +1,4 @@
-"""The few types that every part of the project speaks: updates, orders of a round, and what an attacker knows.
+"""The few types that every part speaks: an update, a round, what an attacker knows, what is true.
 
 The adversary's knowledge is a type. `Observation` has no field for client data
 or a client's seed, so an attack cannot cheat by accident; `Truth` is a type of

@@ -1,0 +1,182 @@
+"""The honest-but-curious server: remembers what it saw of chosen clients in chosen rounds.
+
+Nothing is attacked during training: a sighting keeps references to what passed
+by anyway, and becomes an `Observation` afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+
+from fl_app.messages import (
+    IDENTIFY,
+    TRAIN,
+    Answer,
+    AuditOrder,
+    MessageError,
+    Order,
+    add_audit_order,
+    read_order,
+    take_audit,
+    unpack_identity,
+    unpack_reply,
+)
+from fl_app.types import Observation, Truth, Update
+from fl_app.wire import CodecError, decode
+
+logger = logging.getLogger(__name__)
+
+Chosen = Sequence[int] | str
+"""A list of numbers, or "all"."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What the server saw of one client in one round, and what an audit revealed beside it."""
+
+    order: Order
+    answer: Answer
+    weights: Update
+    buffers: Update
+    update: Update
+    sent_buffers: Update
+    truth: Truth | None
+    raw: Update | None
+
+
+@dataclass(frozen=True)
+class Public:
+    """What every participant knows of the task."""
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    defense: Mapping[str, object]
+    training: bool
+
+
+class Auditor:
+    """A passive tap: what it returns is what it got, less the audit records that it asked for."""
+
+    def __init__(
+        self,
+        *,
+        rounds: Chosen,
+        clients: Chosen,
+        model: Callable[[], tuple[Update, Update]],
+        batch_size: int | None = None,
+        contrast: bool = True,
+    ) -> None:
+        self._rounds = rounds
+        self._clients = clients
+        self._model = model
+        self._ask = AuditOrder(batch_size=batch_size or 0, truth=True, raw=contrast)
+        self._allowed: dict[int, bool] = {}
+        self.sightings: list[Sighting] = []
+        self.notes: list[str] = []
+
+    def on_send(self, message: Message) -> Message:
+        """Ask an attacked client for the truth, if it allows audits."""
+        if message.metadata.message_type == TRAIN:
+            order = read_order(message)
+            if self._attacks(order) and self._allowed.get(order.client, False):
+                add_audit_order(message, self._ask)
+        return message
+
+    def on_reply(self, sent: Message, reply: Message) -> Message:
+        """Remember an attacked client's reply; take the audit record out of it."""
+        if reply.has_error():
+            return reply
+        if sent.metadata.message_type == IDENTIFY:
+            self._learn(reply)
+        elif sent.metadata.message_type == TRAIN and self._attacks(order := read_order(sent)):
+            self._remember(order, reply)
+        return reply
+
+    def _attacks(self, order: Order) -> bool:
+        return _chosen(order.round, self._rounds) and _chosen(order.client, self._clients)
+
+    def _learn(self, reply: Message) -> None:
+        try:
+            identity = unpack_identity(reply)
+        except MessageError:
+            return  # the roster names it
+        self._allowed[identity.client] = identity.allow_audit
+        if not identity.allow_audit and _chosen(identity.client, self._clients):
+            self.notes.append(f"client {identity.client} does not allow audits: attacks on it are not scored")
+
+    def _remember(self, order: Order, reply: Message) -> None:
+        weights, buffers = self._model()
+        try:
+            truth, raw = take_audit(reply.content)
+            seen = unpack_reply(reply)
+            if seen.answer.need_model:
+                return
+            sighting = Sighting(
+                order=order,
+                answer=seen.answer,
+                weights=weights,
+                buffers=buffers,
+                update=decode(seen.update, weights),
+                sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
+                truth=truth,
+                raw=raw,
+            )
+        except (MessageError, CodecError) as error:
+            logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
+            return
+        self.sightings.append(sighting)
+
+
+def observe(
+    sighting: Sighting,
+    template: nn.Module,
+    public: Public,
+    *,
+    grant_labels: bool,
+    undefended: bool = False,
+    history: Sequence[Observation] = (),
+) -> Observation:
+    """Return what the attacker knows: of the update as sent, or as it was before the defense."""
+    update = sighting.raw if undefended and sighting.raw is not None else sighting.update
+    device = next(template.parameters()).device
+    update = {name: tensor.to(device) for name, tensor in update.items()}
+    labels = sighting.truth.labels.to(device) if grant_labels and sighting.truth is not None else None
+    return Observation(
+        model=_with(template, sighting.weights | sighting.buffers),
+        update=update,
+        sent={name: tensor != 0 for name, tensor in update.items()},
+        lr=sighting.order.lr,
+        local_steps=sighting.answer.steps or None,
+        batch_size=sighting.answer.samples,
+        num_classes=public.num_classes,
+        input_shape=public.input_shape,
+        mean=public.mean,
+        std=public.std,
+        defense=None if undefended else public.defense,
+        labels=labels,
+        buffers=sighting.sent_buffers or None,
+        training=public.training,
+        round=sighting.order.round,
+        history=history,
+    )
+
+
+def _chosen(number: int, chosen: Chosen) -> bool:
+    return chosen == "all" or number in chosen
+
+
+def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    model = copy.deepcopy(template)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(tensors[name])
+    return model

@@ -1,0 +1,220 @@
+"""The commands: ``fl-app`` (Hydra), ``flower-simulation`` (Flower's old one) and ``fl-app-report``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+
+import hydra
+from flwr.app import Context, RecordDict, UserConfigValue
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from fl_app import client_app, server_app
+from fl_app.engine import InlineGrid, read_app, run_on_ray
+from fl_app.overrides import (
+    CONF_DIR,
+    CONFIG_NAME,
+    ConfigError,
+    compose,
+    join_overrides,
+    quote,
+    split_overrides,
+)
+from fl_app.report import compare_runs, comparison_rows, comparison_table, find_runs, write_report
+from fl_app.results import new_folder
+
+_OVERRIDES = "overrides"
+_ENGINES = ("inline", "ray")
+
+
+def main() -> None:
+    """Run ``fl-app key=value …``; ``-m`` sweeps over comma-separated values."""
+    _guard("fl-app", _hydra_main)
+
+
+def simulate() -> None:
+    """Run ``flower-simulation --app FOLDER``: any Flower app, in this process or on Ray."""
+    _guard("flower-simulation", _simulate)
+
+
+def report() -> None:
+    """Run ``fl-app-report DIR…``: rebuild reports, and compare when there are several runs."""
+    _guard("fl-app-report", _report)
+
+
+def _guard(name: str, command: Callable[[], None]) -> None:
+    """Turn what the user can mend into one line, and an interruption into exit code 130."""
+    try:
+        command()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; what there was by then is in the run's folder", file=sys.stderr)
+        sys.exit(130)
+    except (ConfigError, ValueError, FileNotFoundError, TimeoutError) as error:
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _hydra_main() -> None:
+    _check_before_hydra([arg for arg in sys.argv[1:] if "=" in arg and not arg.startswith("-")])
+    # Hydra would turn an error into its own message and hide an interruption
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(_hydra_job)()
+
+
+def _check_before_hydra(overrides: list[str]) -> None:
+    """Compose once with the first value of every sweep: our message lists the choices."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    firsts = [
+        f"{o.get_key_element()}={next(o.sweep_string_iterator())}"
+        if o.is_sweep_override()
+        else str(o.input_line)
+        for o in parsed
+    ]
+    compose(join_overrides([first for first in firsts if not first.lstrip("+~").startswith("hydra")]))
+
+
+def _hydra_job(cfg: DictConfig) -> None:
+    state = HydraConfig.get()
+    folder = Path(state.runtime.output_dir)
+    overrides = [*state.overrides.task, f"run_dir={quote(folder)}"]
+    _run(server_app.app, client_app.app, {_OVERRIDES: join_overrides(overrides)}, cfg.clients, cfg.engine)
+    _announce(folder)
+
+
+def _simulate() -> None:
+    args = _simulation_arguments().parse_args()
+    _show_logs(args.verbose)
+    app = read_app(Path(args.app))
+    server, client = app.load()
+    run_config = _fused(app.config, args.run_config)
+    folder: Path | None = None
+    supernodes, engine = args.num_supernodes, {"name": args.backend or "inline"}
+    if _OVERRIDES in app.config:
+        overrides = split_overrides(str(run_config[_OVERRIDES]))
+        overrides += [f"clients={supernodes}"] if supernodes is not None else []
+        overrides += [f"engine={args.backend}"] if args.backend else []
+        cfg = compose(join_overrides(overrides))
+        supernodes, engine = cfg.clients, OmegaConf.to_container(cfg.engine)
+        folder = Path(cfg.run_dir) if cfg.run_dir else new_folder(Path("runs"), cfg.choices.defense)
+        run_config[_OVERRIDES] = join_overrides([*overrides, f"run_dir={quote(folder)}"])
+    elif supernodes is None:
+        raise ValueError("--num-supernodes: this app does not say how many clients it wants; give a number")
+    if args.backend_config:
+        engine |= _json(args.backend_config)
+    _run(server, client, run_config, supernodes, engine, verbose=args.verbose)
+    if folder is not None:
+        _announce(folder)
+
+
+def _simulation_arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="flower-simulation", description="Run a Flower app as a simulation."
+    )
+    parser.add_argument(
+        "--app", required=True, help="the folder with pyproject.toml, or a package folder in it"
+    )
+    parser.add_argument("--num-supernodes", type=int, help="how many clients; default: what the app says")
+    parser.add_argument(
+        "--backend", choices=_ENGINES, help="inline: in this process (default); ray: Flower's"
+    )
+    parser.add_argument("--backend-config", help="JSON for Ray: client_resources, init_args, actor")
+    parser.add_argument("--run-config", action="append", default=[], help="'key=value …' or a TOML file")
+    parser.add_argument("--verbose", action="store_true", help="show logs")
+    return parser
+
+
+def _fused(config: Mapping[str, UserConfigValue], given: list[str]) -> dict[str, UserConfigValue]:
+    """Override an app's config; as in Flower, a key must be there already."""
+    fused = dict(config)
+    for text in given:
+        values = tomllib.loads(Path(text).read_text()) if text.endswith(".toml") else _pairs(text)
+        for key, value in values.items():
+            if key not in config:
+                raise ValueError(f"--run-config: {key!r} is not one of {', '.join(sorted(config))}")
+            fused[key] = value
+    return fused
+
+
+def _pairs(text: str) -> dict[str, UserConfigValue]:
+    """Read ``key=value key="other value"``; values are TOML where they can be, else text."""
+    pairs: dict[str, UserConfigValue] = {}
+    for item in split_overrides(text):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"--run-config: expected key=value, got {item!r}")
+        try:
+            pairs[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            pairs[key] = value
+    return pairs
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--backend-config: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"--backend-config: expected an object, got {text}")
+    return value
+
+
+def _run(
+    server: ServerApp,
+    client: ClientApp,
+    run_config: Mapping[str, UserConfigValue],
+    supernodes: int,
+    engine: Mapping[str, Any],
+    verbose: bool = False,
+) -> None:
+    if engine["name"] == "ray":
+        backend = {key: value for key, value in engine.items() if key != "name"}
+        run_on_ray(server, client, supernodes, run_config=run_config, backend_config=backend, verbose=verbose)
+        return
+    grid = InlineGrid(client, supernodes, run_config=run_config)
+    server(grid, Context(1, 0, {}, RecordDict(), dict(run_config)))
+
+
+def _announce(folder: Path) -> None:
+    console = Console()
+    console.print(comparison_table(comparison_rows([folder])))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def _report() -> None:
+    parser = argparse.ArgumentParser(prog="fl-app-report", description="Rebuild and compare reports of runs.")
+    parser.add_argument("paths", nargs="+", type=Path, help="run folders, or folders that hold some")
+    parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
+    args = parser.parse_args()
+    runs = find_runs(args.paths)
+    console = Console()
+    for run in runs:
+        console.print(f"report: {write_report(run)}", soft_wrap=True)
+    console.print(comparison_table(comparison_rows(runs)))
+    if len(runs) > 1:
+        console.print(f"comparison: {compare_runs(runs, args.out)}", soft_wrap=True)
+
+
+def _show_logs(verbose: bool) -> None:
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("fl_app", "attacks"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    for handler in logging.getLogger().handlers + logging.getLogger("flwr").handlers:
+        handler.setLevel(level)

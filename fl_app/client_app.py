@@ -1,0 +1,46 @@
+"""The Flower ClientApp: reads a message, lets a client answer, packs the reply."""
+
+from __future__ import annotations
+
+import os
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fl_app.client import Client
+from fl_app.config import client_parts, prepare_process
+from fl_app.messages import Identity, pack_identity, pack_reply, unpack_order
+
+app = ClientApp()
+
+
+@app.query("identify")
+def identify(message: Message, context: Context) -> Message:
+    """Say which client this node is, and whether it may be audited."""
+    client, num_clients = _partition(context)
+    return Message(pack_identity(Identity(client, num_clients, _allows_audit(context))), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train as ordered."""
+    overrides = str(context.run_config.get("overrides", ""))
+    prepare_process(overrides)
+    client = Client(client_parts(overrides), *_partition(context), _allows_audit(context))
+    reply, evidence = client.answer(*unpack_order(message), context.state)
+    return Message(pack_reply(reply, evidence), reply_to=message)
+
+
+def _partition(context: Context) -> tuple[int, int]:
+    try:
+        return int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    except KeyError as missing:
+        raise ValueError(
+            f"node {context.node_id}: its node-config must have partition-id and num-partitions, "
+            f"got {dict(context.node_config)}"
+        ) from missing
+
+
+def _allows_audit(context: Context) -> bool:
+    """Read the switch of whoever runs this client (`flwr run` leaves only the environment)."""
+    return bool(context.node_config.get("allow-audit", os.environ.get("FL_APP_ALLOW_AUDIT") == "1"))

@@ -1,0 +1,94 @@
+"""What a client remembers between rounds, in Flower's `Context.state`.
+
+Everything is keyed by the model's hash: a round with another (manipulated) model
+starts from nothing and never touches the honest residual or version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fl_app.held_tensor import hold, release
+from fl_app.transforms import State
+from fl_app.types import Update
+
+_SEPARATOR = "/"
+
+
+@dataclass
+class ClientState:
+    """One client's memory of one model."""
+
+    version: int = -1
+    """The version of the weights held; -1: none."""
+    weights: Update = field(default_factory=dict)
+    buffers: Update = field(default_factory=dict)
+    transform: State = field(default_factory=dict)
+    sent_round: int = 0
+    """The last round in which an update was sent; 0: none."""
+    sent_blob: bytes = b""
+    """That update as it was sent, to be added back if the server did not count it."""
+
+
+def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
+    """Return what is remembered of the model, or a fresh memory."""
+    meta = records.get(_name(model_hash, "meta"))
+    if not isinstance(meta, ConfigRecord):
+        return ClientState()
+
+    def tensors(part: str) -> Update:
+        record = records.get(_name(model_hash, part))
+        return release(record, device) if isinstance(record, ArrayRecord) else {}
+
+    return ClientState(
+        version=cast(int, meta["version"]),
+        weights=tensors("weights"),
+        buffers=tensors("buffers"),
+        transform=_unflatten(tensors("transform")),
+        sent_round=cast(int, meta["sent_round"]),
+        sent_blob=cast(bytes, meta["sent_blob"]),
+    )
+
+
+def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
+    """Remember ``state``; tensors are kept by reference."""
+    records[_name(model_hash, "meta")] = ConfigRecord(
+        {"version": state.version, "sent_round": state.sent_round, "sent_blob": state.sent_blob}
+    )
+    records[_name(model_hash, "weights")] = hold(state.weights)
+    records[_name(model_hash, "buffers")] = hold(state.buffers)
+    records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
+
+
+def _name(model_hash: str, part: str) -> str:
+    return f"{model_hash[:16]}{_SEPARATOR}{part}"
+
+
+def _flatten(state: State, prefix: str = "") -> Update:
+    flat: Update = {}
+    for name, node in state.items():
+        path = prefix + name
+        if isinstance(node, Tensor):
+            flat[path] = node
+        elif node:
+            flat.update(_flatten(node, path + _SEPARATOR))
+        else:  # an empty branch has no leaf to be found by
+            flat[path + _SEPARATOR] = torch.empty(0, device="cpu")
+    return flat
+
+
+def _unflatten(flat: Update) -> State:
+    state: State = {}
+    for path, tensor in flat.items():
+        *branches, leaf = path.split(_SEPARATOR)
+        node = state
+        for branch in branches:
+            node = node.setdefault(branch, {})  # type: ignore[assignment]
+        if leaf:
+            node[leaf] = tensor
+    return state

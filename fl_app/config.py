@@ -1,0 +1,160 @@
+"""The composition root: config in, built objects out. Nothing below this sees a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fl_app.client import ClientParts
+from fl_app.data import Dataset, label_histogram
+from fl_app.models import ModelSpec, build_model
+from fl_app.overrides import ConfigError, compose
+from fl_app.seeding import SERVER, generator_for, seed_for
+from fl_app.strategies import FedSGD
+from fl_app.training import LocalData, parameters
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """What a server is made of."""
+
+    config: dict[str, Any]
+    dataset: Dataset
+    histogram: Tensor
+    """How many samples of each class (columns) each client (rows) has."""
+    model: nn.Module
+    spec: ModelSpec
+    strategy: FedSGD
+    attack: Callable[..., Any] | None
+    score: Callable[..., Any]
+    aligned: Callable[..., Any]
+
+
+@lru_cache(maxsize=2)
+def client_parts(overrides: str) -> ClientParts:
+    """Build what the clients of this process share."""
+    cfg = compose(overrides)
+    dataset = _dataset(cfg)
+    return ClientParts(
+        model=_spec(cfg, dataset),
+        trainer=_build(cfg, "training"),
+        transform=_build(cfg, "defense"),
+        data_of=_local_data(cfg, dataset),
+        device=_device(cfg.device),
+        dtype=getattr(torch, cfg.dtype),
+        seed=cfg.seed,
+        training=cfg.client.mode == "train",
+        bn=cfg.bn,
+        pin_model=cfg.client.pin_model,
+    )
+
+
+def server_parts(overrides: str) -> ServerParts:
+    """Build what a server needs, anew: a strategy has a history."""
+    cfg = compose(overrides)
+    dataset = _dataset(cfg)
+    spec = _spec(cfg, dataset)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(cfg.seed, 0, SERVER, "model"))
+        model = build_model(spec, allowed=[spec.target]).to(
+            device=_device(cfg.device), dtype=getattr(torch, cfg.dtype)
+        )
+    _build(cfg, "defense")  # a defense that cannot be built is an error of the run, not of every client
+    strategy = _build(cfg, "strategy", partial=True)(
+        spec,
+        _build(cfg, "schedule"),
+        clients=cfg.clients,
+        parameters=list(parameters(model)),
+        fraction=cfg.fraction,
+        exchange_buffers=cfg.bn == "sync",
+        timeout=cfg.timeout,
+        wait=cfg.wait,
+        seed=cfg.seed,
+    )
+    return ServerParts(
+        config=cast(dict[str, Any], OmegaConf.to_container(cfg)),
+        dataset=dataset,
+        histogram=label_histogram(
+            dataset.train.labels, _partition(cfg, dataset, cfg.clients), dataset.num_classes
+        ),
+        model=model,
+        spec=spec,
+        strategy=strategy,
+        attack=_build(cfg, "attack.method") if cfg.attack.method is not None else None,
+        # by name: this package never imports the attacks
+        score=get_method("attacks.score.score"),
+        aligned=get_method("attacks.score.aligned"),
+    )
+
+
+def prepare_process(overrides: str) -> None:
+    """Apply what concerns the whole process."""
+    threads = compose(overrides).threads
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _build(cfg: DictConfig, key: str, *, partial: bool = False) -> Any:
+    """Instantiate the node ``key``; what its factory refuses is a ConfigError."""
+    try:
+        return instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=partial)
+    except InstantiationException as error:
+        raise ConfigError(f"{key}: {error.__cause__ or error}") from error
+
+
+def _spec(cfg: DictConfig, dataset: Dataset) -> ModelSpec:
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.model))
+    target = settings.pop("_target_")
+    shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
+    return ModelSpec(target, settings | shape)
+
+
+def _dataset(cfg: DictConfig) -> Dataset:
+    return _load_dataset(OmegaConf.to_yaml(cfg.data))
+
+
+@lru_cache(maxsize=2)
+def _load_dataset(data: str) -> Dataset:
+    """Load a data set once a process."""
+    return cast(Dataset, _build(OmegaConf.create({"data": OmegaConf.create(data)}), "data"))
+
+
+def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
+    generator = generator_for(cfg.seed, 0, SERVER, "partition")
+    try:
+        return cast(list[Tensor], _build(cfg, "partition")(dataset.train.labels, clients, generator))
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
+
+
+def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], LocalData]:
+    @lru_cache(maxsize=1)
+    def parts(clients: int) -> list[Tensor]:
+        return _partition(cfg, dataset, clients)
+
+    @lru_cache(maxsize=256)
+    def data_of(client: int, clients: int) -> LocalData:
+        samples = dataset.train.take(parts(clients)[client])
+        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client)
+
+    return data_of
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: expected auto, cpu or cuda[:N], got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {name!r} was asked for, but torch sees no GPU")
+    return device

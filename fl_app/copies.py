@@ -1,0 +1,33 @@
+"""Copies of Flower messages and records: own containers around shared, immutable payloads.
+
+Flower's strategies send one RecordDict object to all nodes. In one process a
+client that empties its copy would empty the model of all; a tap that edits a
+reply would edit the client's state.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+
+def copy_message(message: Message) -> Message:
+    """Return a message with containers of its own; payloads are immutable and shared."""
+    twin = copy(message)
+    if message.has_content():
+        twin.content = copy_records(message.content)
+    return twin
+
+
+def copy_records(content: RecordDict) -> RecordDict:
+    """Return records with containers of their own around the same payloads."""
+    return RecordDict({name: _copy_record(record) for name, record in content.items()})
+
+
+def _copy_record(
+    record: ArrayRecord | ConfigRecord | MetricRecord,
+) -> ArrayRecord | ConfigRecord | MetricRecord:
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord(dict(record.items()))
+    return type(record)({key: copy(value) for key, value in record.items()})

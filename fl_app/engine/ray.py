@@ -1,0 +1,80 @@
+"""The same apps on Flower's Ray runtime: processes, and GPUs shared out among clients.
+
+Flower's public `run_simulation` takes no run config. So the apps are wrapped:
+each call sees the config of this run in its context, as under `flwr run`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import Context, Message, UserConfigValue
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+Config = Mapping[str, UserConfigValue]
+
+
+def run_on_ray(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    num_supernodes: int,
+    *,
+    run_config: Config,
+    backend_config: dict[str, Any] | None = None,
+    verbose: bool = False,
+) -> None:
+    """Run a Flower app on Ray; ``backend_config`` is Flower's (init_args, client_resources, actor)."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # imported here: Ray's runtime is heavy and only this engine needs it
+    from flwr.simulation import run_simulation
+
+    resources = {"num_cpus": 1, "num_gpus": _gpu_share(num_supernodes)}
+    config = {"client_resources": resources} | (backend_config or {})
+    run_simulation(
+        server_app=_configured_server(server_app, run_config),
+        client_app=_ConfiguredClient(client_app, run_config, {"allow-audit": True}),
+        num_supernodes=num_supernodes,
+        backend_config=config,
+        verbose_logging=verbose,
+    )
+
+
+class _ConfiguredClient(ClientApp):
+    """A client app whose context has this run's config and the simulation's node config."""
+
+    def __init__(self, app: ClientApp, run_config: Config, node_config: Config) -> None:
+        super().__init__()
+        self._app = app
+        self._own_run_config = dict(run_config)
+        self._own_node_config = dict(node_config)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        outer = context.run_config, context.node_config
+        context.run_config = dict(self._own_run_config)
+        context.node_config = dict(context.node_config) | self._own_node_config
+        try:
+            return self._app(message, context)
+        finally:
+            context.run_config, context.node_config = outer
+
+
+def _configured_server(app: ServerApp, run_config: Config) -> ServerApp:
+    wrapped = ServerApp()
+
+    @wrapped.main()
+    def main(grid: Grid, context: Context) -> None:
+        context.run_config = dict(run_config)
+        app(grid, context)
+
+    return wrapped
+
+
+def _gpu_share(clients: int) -> float:
+    """Return the part of a GPU that each client gets: all of them fit, none sits idle."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return min(1.0, gpus / clients) if gpus else 0.0

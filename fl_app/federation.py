@@ -1,0 +1,136 @@
+"""One whole run, as the server sees it: train, attack what was seen, report."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from fl_app.audit import Auditor, Sighting
+from fl_app.config import ServerParts, prepare_process, server_parts
+from fl_app.held_tensor import hold, release
+from fl_app.leakage import attack_sightings
+from fl_app.progress import track
+from fl_app.report import plot_partition, write_report
+from fl_app.results import Results, new_folder
+from fl_app.tap import TappedGrid
+from fl_app.training import batch_norm, evaluate
+
+logger = logging.getLogger(__name__)
+
+
+def run_federation(grid: Grid, overrides: str) -> Path:
+    """Run what ``overrides`` describe over ``grid`` and return the report's path.
+
+    An interrupted or failed run leaves its folder with what there was by then,
+    marked as such; the error goes on.
+    """
+    prepare_process(overrides)
+    parts = server_parts(overrides)
+    config = parts.config
+    folder = (
+        Path(config["run_dir"])
+        if config["run_dir"]
+        else new_folder(Path("runs"), config["choices"]["defense"])
+    )
+    results = Results(folder, config, _sizes(parts))
+    with _logging_to(folder / "run.log"):
+        plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")
+        try:
+            sightings = _train(grid, parts, results)
+            attack_sightings(sightings, parts, results)
+        except KeyboardInterrupt:
+            results.finish("interrupted", "interrupted by the user")
+            raise
+        except BaseException as error:
+            results.finish("failed", f"{type(error).__name__}: {error}")
+            raise
+        else:
+            results.finish("finished")
+        finally:
+            report = write_report(folder)
+            logger.info("report: %s", report)
+    return report
+
+
+def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
+    config, strategy = parts.config, parts.strategy
+    auditor = Auditor(
+        rounds=config["attack"]["rounds"],
+        clients=config["attack"]["clients"],
+        model=lambda: (strategy.weights, strategy.buffers),
+        **config["audit"],
+    )
+    with track("rounds", config["rounds"]) as advance:
+        strategy.start(
+            grid=TappedGrid(grid, auditor),
+            initial_arrays=hold(parts.model.state_dict()),
+            num_rounds=config["rounds"],
+            timeout=config["timeout"] or float("inf"),
+            evaluate_fn=_RoundEnd(parts, results, advance),
+        )
+    results.content["notes"] += auditor.notes
+    return auditor.sightings
+
+
+@dataclass
+class _RoundEnd:
+    """Flower calls this after every round: evaluate, note the row, move the bar."""
+
+    parts: ServerParts
+    results: Results
+    advance: Callable[[int, str], None]
+
+    def __post_init__(self) -> None:
+        self._start = time.perf_counter()
+        self._accuracy: float | None = None
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round == 0:
+            return None
+        seconds = time.perf_counter() - self._start
+        config = self.parts.config
+        accuracy = loss = None
+        if server_round % config["evaluate_every"] == 0 or server_round == config["rounds"]:
+            accuracy, loss = self._evaluate(arrays)
+            self._accuracy = accuracy
+            logger.info("round %d: accuracy %.4f, loss %.4f", server_round, accuracy, loss)
+        self.results.add_round(self.parts.strategy.records[-1], accuracy=accuracy, loss=loss, seconds=seconds)
+        self.advance(server_round, "" if self._accuracy is None else f"accuracy {self._accuracy:.1%}")
+        self._start = time.perf_counter()
+        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+
+    def _evaluate(self, arrays: ArrayRecord) -> tuple[float, float]:
+        model, dataset = self.parts.model, self.parts.dataset
+        model.load_state_dict(release(arrays))
+        batch_norm.set_evaluation(model, self.parts.config["bn"])
+        return evaluate(model, dataset.test, dataset.mean, dataset.std)
+
+
+def _sizes(parts: ServerParts) -> dict[str, int]:
+    return {
+        "parameters": sum(p.numel() for p in parts.model.parameters()),
+        "buffers": sum(b.numel() for b in parts.model.buffers()),
+    }
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("fl_app", "attacks")]
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(min(each.level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
+        handler.close()

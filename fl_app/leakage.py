@@ -1,0 +1,118 @@
+"""What the updates leak: attack every sighting after training, and score it against the truth."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from fl_app.audit import Public, Sighting, observe
+from fl_app.config import ServerParts
+from fl_app.progress import track
+from fl_app.report import save_images
+from fl_app.results import Results
+from fl_app.types import Observation
+
+_UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels", "truth"))
+
+
+def attack_sightings(sightings: list[Sighting], parts: ServerParts, results: Results) -> None:
+    """Attack each sighting as it was sent and, for contrast, as it was before the defense."""
+    if parts.attack is None:
+        return
+    if not sightings:
+        results.content["notes"].append("no attacked client answered in an attacked round: nothing to attack")
+    for sighting in sightings:
+        for undefended in (False, True) if sighting.raw is not None else (False,):
+            results.content["attacks"].append(_attack(sighting, undefended, parts, results.folder))
+            results.save()
+
+
+def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Path) -> dict[str, Any]:
+    settings = parts.config["attack"]
+    update = "undefended" if undefended else "defended"
+    observation = observe(
+        sighting,
+        parts.model,
+        _public(parts),
+        grant_labels=settings["grant"]["labels"],
+        undefended=undefended,
+    )
+    start = time.perf_counter()
+    result = _run(
+        parts.attack, observation, f"{settings['name']} on client {sighting.order.client}, {update}"
+    )
+    seconds = time.perf_counter() - start
+    entry = {
+        "attack": settings["name"],
+        "adaptive": settings.get("adaptive", False),
+        "update": update,
+        "round": sighting.order.round,
+        "client": sighting.order.client,
+        "batch_size": sighting.answer.samples,
+        "granted": _granted(observation),
+        "labels_from": "granted" if observation.labels is not None else "inferred",
+        "objective": getattr(result, "objective", None),
+        "notes": list(result.notes),
+        "seconds": seconds,
+    }
+    return entry | _scores(result, sighting, parts) | _pictures(result, sighting, parts, folder, update)
+
+
+def _run(attack: Any, observation: Observation, title: str) -> Any:
+    with track(title, 100) as advance:
+        return attack(
+            observation,
+            on_step=lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}"),
+        )
+
+
+def _granted(observation: Observation) -> dict[str, Any]:
+    """Say what the attacker was given beside the model and the update."""
+    return {
+        "labels": observation.labels is not None,
+        "batch_size": observation.batch_size,
+        "mode": "train" if observation.training else "eval",
+        "normalisation": observation.mean is not None,
+        "BatchNorm statistics": observation.buffers is not None,
+        "local_steps": observation.local_steps,
+        "lr": observation.lr,
+    }
+
+
+def _scores(result: Any, sighting: Sighting, parts: ServerParts) -> dict[str, Any]:
+    if sighting.truth is None:
+        return dict(_UNSCORED)
+    return _UNSCORED | dict(parts.score(result, sighting.truth))
+
+
+def _pictures(
+    result: Any, sighting: Sighting, parts: ServerParts, folder: Path, update: str
+) -> dict[str, str | None]:
+    """Save what was recovered, in the truth's order where it is known, and the truth itself."""
+    if not hasattr(result, "images"):
+        return {"images": None, "truth": None}
+    stem = f"attacks/r{sighting.order.round}-c{sighting.order.client}"
+    paths: dict[str, str | None] = {
+        "images": f"{stem}-{parts.config['attack']['name']}-{update}.png",
+        "truth": None,
+    }
+    shown = result.images
+    if sighting.truth is not None:
+        shown = parts.aligned(result, sighting.truth)
+        paths["truth"] = f"{stem}-truth.png"
+        save_images(sighting.truth.inputs, folder / f"{stem}-truth.png")
+    save_images(shown, folder / str(paths["images"]))
+    return paths
+
+
+def _public(parts: ServerParts) -> Public:
+    dataset = parts.dataset
+    return Public(
+        num_classes=dataset.num_classes,
+        input_shape=dataset.in_shape,
+        mean=dataset.mean,
+        std=dataset.std,
+        defense=parts.config["defense"],
+        training=parts.config["client"]["mode"] == "train",
+    )

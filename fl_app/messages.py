@@ -1,0 +1,237 @@
+"""What server and clients say to each other: the only place that knows record names.
+
+Orders and answers are typed values; packing and unpacking them is symmetric, and
+unpacking checks, so that a foreign or broken message is a `MessageError` that
+says what is missing, and never a KeyError deep inside a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fl_app.flwr_internals import serialised_size
+from fl_app.types import Truth
+
+IDENTIFY = "query.identify"
+TRAIN = "train"
+
+_ORDER, _ANSWER, _IDENTITY = "order", "answer", "identity"
+_MODEL, _UPDATE, _BUFFERS = "model", "update", "buffers"
+_METRICS, _AUDIT = "metrics", "audit"
+_BLOB = "blob"
+
+Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder")
+
+
+class MessageError(ValueError):
+    """A message that does not hold what its kind must hold."""
+
+
+@dataclass(frozen=True)
+class AuditOrder:
+    """What an audited client is asked for beside its update."""
+
+    batch_size: int = 0
+    """The size of its batch in this round; 0 leaves it as it is."""
+    truth: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """One client's training order of one round."""
+
+    round: int
+    client: int
+    lr: float
+    model_hash: str
+    version: int
+    """The version of the weights that this order brings the client to."""
+    base: int = -1
+    """The version that the packed change starts from; -1: the whole model is enclosed."""
+    counted: int = 0
+    """The last round in which this client's update entered the mean."""
+    keep: bool = True
+    """Whether the client should hold the weights for the next round's change."""
+    model_spec: str = ""
+    """The model's name and settings; enclosed with the whole model."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One client's answer to a training order."""
+
+    round: int
+    client: int
+    samples: int = 0
+    steps: int = 0
+    """Local optimiser steps; 0: the update is a gradient."""
+    need_model: bool = False
+    """The client does not hold the version that the order's change starts from."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, whatever node id Flower gave it."""
+
+    client: int
+    num_clients: int
+    allow_audit: bool
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer with everything that came along."""
+
+    answer: Answer
+    update: bytes = b""
+    buffers: bytes = b""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def pack_order(order: Order, model: ConfigRecord, buffers: ConfigRecord | None = None) -> RecordDict:
+    """Pack an order; ``model`` and ``buffers`` are `pack_blob` records that all clients share."""
+    content = RecordDict({_ORDER: _pack(order), _MODEL: model})
+    if buffers is not None:
+        content[_BUFFERS] = buffers
+    return content
+
+
+def unpack_order(message: Message) -> tuple[Order, bytes, bytes, AuditOrder | None]:
+    """Return the order, the model's blob, the buffers' blob (or b"") and the audit order."""
+    content = message.content
+    audit = _unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None
+    return read_order(message), _blob(content, _MODEL), _blob(content, _BUFFERS, b""), audit
+
+
+def pack_blob(blob: bytes) -> ConfigRecord:
+    """Pack bytes into a record."""
+    return ConfigRecord({_BLOB: blob})
+
+
+def blob_size(record: ConfigRecord) -> int:
+    """Return the length of the bytes that `pack_blob` packed."""
+    return len(cast(bytes, record[_BLOB]))
+
+
+def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
+    """Pack a client's reply."""
+    content = RecordDict({_ANSWER: _pack(reply.answer), _METRICS: MetricRecord(dict(reply.metrics))})
+    if reply.update:
+        content[_UPDATE] = pack_blob(reply.update)
+    if reply.buffers:
+        content[_BUFFERS] = pack_blob(reply.buffers)
+    if audit is not None:
+        content[_AUDIT] = audit
+    return content
+
+
+def unpack_reply(message: Message) -> Reply:
+    """Return what a client answered, checked."""
+    content = message.content
+    answer = _unpack(content, _ANSWER, Answer)
+    metrics = content.metric_records.get(_METRICS, {})
+    return Reply(
+        answer=answer,
+        update=b"" if answer.need_model else _blob(content, _UPDATE),
+        buffers=_blob(content, _BUFFERS, b""),
+        metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
+    )
+
+
+def pack_identity(identity: Identity) -> RecordDict:
+    """Pack a node's answer to the identity query."""
+    return RecordDict({_IDENTITY: _pack(identity)})
+
+
+def unpack_identity(message: Message) -> Identity:
+    """Return who a node says it is."""
+    return _unpack(message.content, _IDENTITY, Identity)
+
+
+def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
+    """Pack what an audited client reveals beside its update: safetensors, never pickle."""
+    record = ConfigRecord()
+    if truth is not None:
+        record["truth"] = save({"inputs": truth.inputs.contiguous(), "labels": truth.labels.contiguous()})
+    if raw is not None:
+        record["raw"] = save({name: tensor.contiguous() for name, tensor in raw.items()})
+    return record
+
+
+def add_audit_order(message: Message, audit: AuditOrder) -> None:
+    """Ask the client that ``message`` goes to for an audit."""
+    message.content[_AUDIT] = _pack(audit)
+
+
+def read_order(message: Message) -> Order:
+    """Return the order in a training message."""
+    return _unpack(message.content, _ORDER, Order)
+
+
+def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:
+    """Take the audit record out of a reply's content and return the truth and the raw update."""
+    if _AUDIT not in content:
+        return None, None
+    record = content.config_records[_AUDIT]
+    del content[_AUDIT]
+    truth, raw = record.get("truth"), record.get("raw")
+    return (
+        Truth(**load(truth)) if isinstance(truth, bytes) else None,
+        load(raw) if isinstance(raw, bytes) else None,
+    )
+
+
+def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> int:
+    """Return the serialised size of a message's content without its audit record.
+
+    The size is the sum of its records' sizes. ``known`` remembers that of records
+    that many messages share (by identity), so that a model is measured once a round.
+    """
+    known = {} if known is None else known
+    total = 0
+    for name, record in content.items():
+        if name == _AUDIT:
+            continue
+        if name not in (_MODEL, _BUFFERS):
+            total += serialised_size(RecordDict({name: record}))
+            continue
+        if id(record) not in known:
+            known[id(record)] = serialised_size(RecordDict({name: record}))
+        total += known[id(record)]
+    return total
+
+
+def _pack(header: Order | Answer | Identity | AuditOrder) -> ConfigRecord:
+    return ConfigRecord({f.name: getattr(header, f.name) for f in fields(header)})
+
+
+def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
+    record = content.config_records.get(name)
+    if record is None:
+        raise MessageError(f"message: expected a config record {name!r}, got {sorted(content)}")
+    expected: dict[str, Any] = {f.name: f.type for f in fields(kind)}
+    if set(record) != set(expected):
+        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {sorted(record)}")
+    for key, type_name in expected.items():
+        if type(record[key]).__name__ != type_name:
+            raise MessageError(
+                f"message: {name}.{key} must be {type_name}, got {type(record[key]).__name__} {record[key]!r}"
+            )
+    return kind(**dict(record.items()))  # type: ignore[arg-type]
+
+
+def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes:
+    record = content.config_records.get(name)
+    if record is None and default is not None:
+        return default
+    blob = None if record is None else record.get(_BLOB)
+    if not isinstance(blob, bytes):
+        raise MessageError(f"message: expected bytes in record {name!r}, got {sorted(content)}")
+    return blob

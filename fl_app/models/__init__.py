@@ -1,0 +1,10 @@
+"""Models by name: ``f(num_classes=…, in_shape=(C, H, W), …)`` gives a module that ends in ``output``."""
+
+from fl_app.models.fully_connected import mlp
+from fl_app.models.lenet import lenet_zhu
+from fl_app.models.mcmahan import mcmahan_cnn
+from fl_app.models.residual import resnet18
+from fl_app.models.simple_convnet import convnet
+from fl_app.models.spec import ModelSpec, build_model
+
+__all__ = ["ModelSpec", "build_model", "convnet", "lenet_zhu", "mcmahan_cnn", "mlp", "resnet18"]

@@ -1,0 +1,57 @@
+"""Settings that several models share: the shape of the task, and layers that are chosen by name.
+
+No activation works in place: attacks differentiate a gradient once more, and
+need every intermediate value as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from torch import nn
+
+Choice = TypeVar("Choice")
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
+NORMS: Mapping[str, Callable[[int], nn.Module]] = {
+    "none": lambda channels: nn.Identity(),
+    "batch": nn.BatchNorm2d,
+    # as many groups as divide the channels, 8 at most: every width works, and no buffers are kept
+    "group": lambda channels: nn.GroupNorm(math.gcd(8, channels), channels),
+}
+
+
+def check_task(who: str, num_classes: int, in_shape: Sequence[int], least: int = 1) -> tuple[int, int, int]:
+    """Return ``in_shape`` as a tuple (C, H, W); H and W must be at least ``least``."""
+    check_count(who, "num_classes", num_classes)
+    shape = tuple(in_shape) if isinstance(in_shape, Sequence) and not isinstance(in_shape, str) else ()
+    if len(shape) != 3 or not all(_is_count(n) for n in shape) or min(shape[1:]) < least:
+        expected = "three positive integers (C, H, W)" + (f", H and W at least {least}" if least > 1 else "")
+        raise ValueError(f"{who}: in_shape must be {expected}, got {in_shape!r}")
+    return shape[0], shape[1], shape[2]
+
+
+def check_count(who: str, what: str, value: int) -> None:
+    """Refuse what is not a positive integer."""
+    if not _is_count(value):
+        raise ValueError(f"{who}: {what} must be a positive integer, got {value!r}")
+
+
+def choose(who: str, what: str, name: str, choices: Mapping[str, Choice]) -> Choice:
+    """Return the choice of that name, or list the names there are."""
+    if not isinstance(name, str) or name not in choices:
+        raise ValueError(f"{who}: {what} must be one of {', '.join(choices)}; got {name!r}")
+    return choices[name]
+
+
+def _is_count(value: object) -> bool:
+    # True is an int in Python, and never a sensible count
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,205 @@
+"""Overrides in, a checked config out: what Hydra composes from ``conf/``, or a reason in words.
+
+Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) says what
+it wants in one string of Hydra overrides, which travels in Flower's run config
+under ``overrides``; server and clients compose it from the same ``conf/``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fl_app.training import batch_norm
+
+_HERE = Path(__file__).resolve().parent
+# in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
+CONF_DIR = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
+CONFIG_NAME = "config"
+DTYPES = ("float32", "float64")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, with the reason in words."""
+
+
+@lru_cache(maxsize=8)
+def compose(overrides: str = "") -> DictConfig:
+    """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
+    wanted = split_overrides(overrides)
+    try:
+        composed = _compose(wanted)
+        choices = {
+            k: v for k, v in composed.hydra.runtime.choices.items() if "/" not in k and k != "experiment"
+        }
+        with _open(composed):
+            del composed["hydra"]
+            composed.choices = choices
+        config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(wanted, error)) from error
+    _check(cast(dict[str, Any], config))
+    resolved = OmegaConf.create(config)
+    OmegaConf.set_readonly(resolved, True)
+    return cast(DictConfig, resolved)
+
+
+def split_overrides(overrides: str) -> list[str]:
+    """Split a string of overrides as a shell would."""
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"overrides: {error} in {overrides!r}") from error
+
+
+def join_overrides(overrides: Sequence[str]) -> str:
+    """Join overrides so that `split_overrides` gives them back."""
+    return shlex.join(overrides)
+
+
+def quote(value: str | Path) -> str:
+    """Return ``value`` as a Hydra value, whatever signs it holds."""
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _compose(overrides: list[str]) -> DictConfig:
+    with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
+        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+
+
+@contextmanager
+def _no_hydra() -> Iterator[None]:
+    """Set the Hydra of a surrounding ``fl-app`` aside; there is one a process."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+@contextmanager
+def _open(cfg: DictConfig) -> Iterator[None]:
+    OmegaConf.set_struct(cfg, False)
+    OmegaConf.set_readonly(cfg, False)
+    yield
+
+
+def _explain(overrides: list[str], error: Exception) -> str:
+    """Say which override is wrong and what could stand there instead."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as bad_grammar:
+        return f"overrides: {bad_grammar}"
+    for override in parsed:
+        complaint = _wrong_choice(override)
+        if complaint:
+            return complaint
+    groups = [o.input_line for o in parsed if o.input_line and _is_group(o)]
+    try:
+        base = _compose(groups)
+    except HydraException:
+        return str(error)
+    for override in parsed:
+        if not _is_group(override) and not override.is_add() and not override.is_force_add():
+            complaint = _wrong_key(override.key_or_group, base)
+            if complaint:
+                return complaint
+    missing = OmegaConf.missing_keys(base) - {o.key_or_group for o in parsed}
+    missing = {key for key in missing if not key.startswith("hydra.")}
+    if missing:
+        return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
+    return str(error)
+
+
+def _is_group(override: Override) -> bool:
+    return (CONF_DIR / override.key_or_group).is_dir() and "." not in override.key_or_group
+
+
+def _wrong_choice(override: Override) -> str | None:
+    if not _is_group(override) or override.is_delete():
+        return None
+    choices = sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
+    if override.value() is None or override.value() in choices:
+        return None
+    return (
+        f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
+        f"{', '.join(choices)}{_nearest(str(override.value()), choices)}"
+    )
+
+
+def _wrong_key(key: str, cfg: DictConfig) -> str | None:
+    node: Any = cfg
+    path = ""
+    for part in key.split("."):
+        names = (
+            [str(name) for name in node if name not in ("hydra", "choices")]
+            if OmegaConf.is_dict(node)
+            else []
+        )
+        if OmegaConf.is_dict(node) and part not in node:
+            where = path or "the configuration"
+            return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{_nearest(part, names)}"
+        if not OmegaConf.is_config(node):
+            return f"{key}: {path} is a value and has no keys"
+        node, path = node._get_node(part), f"{path}.{part}".strip(".")
+    return None
+
+
+def _nearest(word: str, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Check the values that no factory checks."""
+    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "seed": (_whole(0), "a whole number of at least 0"),
+        "rounds": (_whole(1), "a whole number of at least 1"),
+        "clients": (_whole(1), "a whole number of at least 1"),
+        "evaluate_every": (_whole(1), "a whole number of at least 1"),
+        "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
+        "timeout": (lambda v: v is None or _positive(v), "null or a positive number of seconds"),
+        "wait": (_positive, "a positive number of seconds"),
+        "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
+        "bn": (lambda v: v in batch_norm.MODES, f"one of {', '.join(batch_norm.MODES)}"),
+        "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
+        "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
+        "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
+        "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
+        "attack.rounds": (_numbers(1), "a list of rounds (from 1 on) or 'all'"),
+        "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
+    }
+    for key, (fits, expected) in rules.items():
+        value: Any = config
+        for part in key.split("."):
+            value = value[part]
+        if not fits(value):
+            raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _numbers(least: int) -> Callable[[Any], bool]:
+    return lambda value: value == "all" or (isinstance(value, list) and all(map(_whole(least), value)))

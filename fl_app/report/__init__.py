@@ -1,0 +1,21 @@
+"""Tables, plots and self-contained pages, from run folders alone, so that they can be redone any time."""
+
+from fl_app.report.charts import plot_partition
+from fl_app.report.comparison import ComparisonRow, Spread, comparison_rows, comparison_table
+from fl_app.report.comparison_page import compare_runs
+from fl_app.report.run_page import write_report
+from fl_app.report.runs import find_runs, load_run
+from fl_app.report.tiles import save_images
+
+__all__ = [
+    "ComparisonRow",
+    "Spread",
+    "compare_runs",
+    "comparison_rows",
+    "comparison_table",
+    "find_runs",
+    "load_run",
+    "plot_partition",
+    "save_images",
+    "write_report",
+]

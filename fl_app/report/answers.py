@@ -1,0 +1,229 @@
+"""The first screen of a report: four questions, answered in plain words with the numbers of the run."""
+
+from __future__ import annotations
+
+import math
+
+from fl_app.report.formats import (
+    format_bytes,
+    format_factor,
+    format_number,
+    format_percent,
+    format_psnr,
+    format_short,
+)
+from fl_app.report.gallery import of_update, picture_caption
+from fl_app.report.markup import Child, Html, element
+from fl_app.report.records import Attack, Run
+from fl_app.report.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
+from fl_app.report.tiles import read_tiles, tile_uri
+
+NO_LPIPS = "not measured (weights missing)"
+
+
+def four_answers(run: Run) -> Html:
+    """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
+    return element(
+        "section",
+        _card("What would have leaked?", *_would_leak(run), look="open"),
+        _card("What does leak?", *_does_leak(run), look="shut"),
+        _card("What did it cost in accuracy?", *_accuracy(run)),
+        _card("How many bytes went up and down?", *_bytes(run)),
+        class_="cards",
+    )
+
+
+def _card(question: str, *children: Child, look: str = "") -> Html:
+    return element("article", element("h2", question), *children, class_=f"card {look}".strip())
+
+
+def _would_leak(run: Run) -> list[Child]:
+    attacks = of_update(run, "undefended")
+    if attacks:
+        return _leak(attacks, "the raw update")
+    if not run.attacks:
+        return _no_attack(run)
+    if run.defense == "none":
+        same = "What would have leaked is what does leak: see the next card."
+        return [_big("No defense in this run"), _text(same)]
+    contrast = [_code("audit.contrast=true"), " shows it to the attacker too."]
+    return [_big("Not measured"), _text("The raw update was not attacked:", contrast)]
+
+
+def _does_leak(run: Run) -> list[Child]:
+    attacks = of_update(run, "defended")
+    if not run.attacks:
+        return _no_attack(run)
+    if not attacks:
+        return [_big("Not measured"), _text("No update that was sent was attacked.")]
+    source = (
+        "the update that was sent" if run.defense == "none" else f"the update as sent, under {run.defense}"
+    )
+    return _leak(attacks, source, _difference(run))
+
+
+def _no_attack(run: Run) -> list[Child]:
+    choice = run.choice("attack") or "none"
+    return [
+        _big("Not measured"),
+        _text(["No attack result is in this run (", _code(f"attack={choice}"), ")."]),
+    ]
+
+
+def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
+    found = closest_image(attacks)
+    if found is not None:
+        return _image_leak(attacks, *found, source=source, verdict=verdict)
+    if any(attack.scored for attack in attacks):
+        return _other_leak(attacks, source)
+    remark = "The attack ran, but the client did not allow an audit: there is no original to compare with."
+    return [_big("Not scored"), _text(remark)]
+
+
+def _image_leak(
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
+) -> list[Child]:
+    count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
+    whose = "" if attack.client is None else f" of client {attack.client}"
+    facts = [] if attack.round is None else [f"round {attack.round}"]
+    facts += [f"the closest of {count}"] if count > 1 else []
+    where = f" ({', '.join(facts)})" if facts else ""
+    psnr, ssim = worst_score(PSNR, attacks), worst_score(SSIM, attacks)
+    lpips = NO_LPIPS if lacks_lpips(attacks) else LPIPS.show(worst_score(LPIPS, attacks))
+    means = f"{PSNR.show(mean_score(PSNR, attacks))}, SSIM {SSIM.show(mean_score(SSIM, attacks))}"
+    return [
+        _big(format_psnr(psnr), " PSNR") if psnr is not None else _big(f"SSIM {SSIM.show(ssim)}"),
+        _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", verdict),
+        _text(
+            f"At best for the attacker: SSIM {SSIM.show(ssim)}, LPIPS {lpips}.",
+            f"Mean over all pictures: {means}." if count > 1 else None,
+            _labels_sentence(attacks),
+        ),
+        _pair(attack, position),
+    ]
+
+
+def _attack_name(attack: Attack) -> str:
+    return f"{attack.name} (adaptive)" if attack.adaptive else attack.name
+
+
+def _labels_sentence(attacks: list[Attack]) -> str | None:
+    if any(attack.labels_from == "granted" for attack in attacks):
+        return "The labels were granted to the attacker."
+    best = _best_f1(attacks)
+    return None if best is None else f"Labels were recovered with F1 {format_number(best, 3)}."
+
+
+def _best_f1(attacks: list[Attack]) -> float | None:
+    return max((attack.labels["f1"] for attack in attacks if "f1" in attack.labels), default=None)
+
+
+def _other_leak(attacks: list[Attack], source: str) -> list[Child]:
+    best = _best_f1(attacks)
+    others = [f"{name} {format_short(value)}" for attack in attacks for name, value in attack.others.items()]
+    names = ", ".join(dict.fromkeys(map(_attack_name, attacks)))
+    headline = f"Labels: F1 {format_number(best, 3)}" if best is not None else (others or ["No picture"])[0]
+    return [
+        _big(headline),
+        _text(f"From {source}, attack {names} made no picture.", _labels_sentence(attacks)),
+        _text(f"Other scores: {', '.join(others)}." if others else None),
+    ]
+
+
+def _pair(attack: Attack, position: int) -> Html | None:
+    originals, rebuilt = read_tiles(attack.truth), read_tiles(attack.images)
+    figures = [
+        element(
+            "figure",
+            element("img", class_="tile", src=tile_uri(tiles[position]), alt=alt),
+            element("figcaption", caption),
+        )
+        for tiles, alt, caption in (
+            (originals, "the client's picture", "original"),
+            (rebuilt, "the attacker's picture", picture_caption(attack, position)),
+        )
+        if position < len(tiles)
+    ]
+    return element("div", figures, class_="pair") if figures else None
+
+
+def _difference(run: Run) -> str | None:
+    without = worst_score(PSNR, of_update(run, "undefended"))
+    with_it = worst_score(PSNR, of_update(run, "defended"))
+    if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
+        return None
+    if math.isinf(without):
+        return "Without the defense the attacker had the picture exactly."
+    gap = format_psnr(abs(without - with_it))
+    if without > with_it:
+        return f"The defense took {gap} off the attacker's best picture."
+    return (
+        f"The defense did not help: the attacker's best picture is {gap} closer to its original than without."
+    )
+
+
+def _accuracy(run: Run) -> list[Child]:
+    compare: list[Child] = [
+        "One run cannot tell what the defense cost: ",
+        element("code", "fl-app-report A B", class_="whole"),
+        " compares it with a run without a defense.",
+    ]
+    if run.accuracy is None:
+        return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
+    rounds = len(run.rounds)
+    best = [r.round for r in run.rounds if r.accuracy is not None and r.accuracy == run.best_accuracy]
+    where = f", in round {best[0]}" if best else ""
+    after = f"Reached after {rounds} {'round' if rounds == 1 else 'rounds'}; " if rounds else ""
+    return [
+        _big(format_percent(run.accuracy), " final accuracy"),
+        _text(f"{after}the best was {format_percent(run.best_accuracy)}{where}."),
+        _text(compare),
+    ]
+
+
+def _bytes(run: Run) -> list[Child]:
+    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    if up is None and down is None:
+        return [_big("Not counted"), _text("No byte counts are in this run.")]
+    rounds = len(run.rounds)
+    each = (
+        f"{format_bytes(None if up is None else up / rounds)} up and "
+        f"{format_bytes(None if down is None else down / rounds)} down per round, all clients together."
+        if rounds
+        else ""
+    )
+    return [
+        _big(f"{format_bytes(up)} up, {format_bytes(down)} down"),
+        _text(each),
+        _text(_against_dense(up, down, dense)),
+    ]
+
+
+def _against_dense(up: float | None, down: float | None, dense: float | None) -> str:
+    if not dense:
+        return "What a dense exchange would have taken is not known."
+    taken = f"Dense float32 exchange takes {format_bytes(dense)}, both ways together"
+    if not up or not down:
+        return f"{taken}."
+    used = up + down
+    total = f"{format_factor(dense, used)} fewer" if dense >= used else f"{format_factor(used, dense)} more"
+    halves = f"up {format_factor(dense / 2, up)}, down {format_factor(dense / 2, down)}"
+    return f"{taken}: this run sent {total} bytes (dense ÷ sent: {halves})."
+
+
+def _big(text: str, unit: str = "") -> Html:
+    return element("p", text, element("small", unit) if unit else None, class_="big")
+
+
+def _text(*sentences: Child) -> Html | None:
+    """Make a paragraph of those sentences that there are."""
+    known = [sentence for sentence in sentences if sentence]
+    return (
+        element("p", [[" " if index else None, known[index]] for index in range(len(known))])
+        if known
+        else None
+    )
+
+
+def _code(text: str) -> Html:
+    return element("code", text)

@@ -1,0 +1,249 @@
+"""Many runs on one page: a table that sorts, accuracy curves on one another, accuracy against leakage."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+from fl_app.report.charts import Curve, Point, plot_accuracy, plot_tradeoff
+from fl_app.report.comparison import (
+    LEAK_METRICS,
+    ComparisonRow,
+    Leak,
+    Spread,
+    comparison_rows,
+    show_spread,
+    spread_of,
+)
+from fl_app.report.formats import (
+    format_bytes,
+    format_factor,
+    format_number,
+    format_percent,
+)
+from fl_app.report.gallery import UPDATES
+from fl_app.report.markup import Child, Html, element, page
+from fl_app.report.run_page import themed_image
+from fl_app.report.scores import LPIPS, PSNR, Metric
+
+_SORT = """
+for (const button of document.querySelectorAll("th button")) {
+  button.addEventListener("click", () => {
+    const header = button.closest("th"), body = header.closest("table").tBodies[0];
+    const column = Number(button.dataset.column);
+    const up = header.getAttribute("aria-sort") !== "ascending";
+    for (const other of header.closest("thead").querySelectorAll("th")) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = row => row.cells[column].dataset.value;
+    const rows = [...body.rows].sort((a, b) => {
+      const x = key(a), y = key(b);
+      if (x === "" || y === "") return (x === "") - (y === "");
+      const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
+      return up ? order : -order;
+    });
+    body.append(...rows);
+  });
+}
+"""
+
+
+def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
+    """Write a comparison to the file ``out``, or to `comparison.html` in the folder ``out``."""
+    rows = comparison_rows(run_dirs)
+    if not rows:
+        raise ValueError("compare_runs: expected at least one run folder, got none")
+    path = Path(out) / "comparison.html" if Path(out).is_dir() else Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = sum(len(row.runs) for row in rows)
+    body: list[Child] = [
+        element("p", "Comparison of federated runs", class_="eyebrow"),
+        element("h1", f"{count} runs, {len(rows)} configurations"),
+        element(
+            "p",
+            "Seeds of one configuration share a row: mean ± sample standard deviation. Bytes are those of "
+            "all clients in one round; below them, how many times fewer that is than dense float32 exchange. "
+            "Leak is that of the image that is worst for the user, which is best for the attacker; below it "
+            "the mean over all images.",
+        ),
+        _table(rows, path.parent),
+        _remarks(rows),
+        _charts(rows),
+    ]
+    path.write_text(page(f"Comparison of {count} runs", body, script=_SORT, wide=True), encoding="utf-8")
+    return path
+
+
+def _table(rows: list[ComparisonRow], base: Path) -> Html:
+    plain = ["defense", "model", "data", "seeds", "accuracy", "best", "up / round", "down / round"]
+    leaks = ["PSNR (dB)" if metric is PSNR else metric.title for _ in UPDATES for metric in LEAK_METRICS]
+    titles = [*plain, *leaks, "ε", "seconds"]
+    groups = element(
+        "tr",
+        element("th", colspan=str(len(plain))),
+        *(
+            element("th", f"leak {name}", colspan=str(len(LEAK_METRICS)), class_="group")
+            for name in UPDATES.values()
+        ),
+        element("th", colspan="2", class_="group"),
+    )
+    header = element(
+        "tr",
+        [
+            element(
+                "th",
+                element("button", title, type="button", data_column=str(index)),
+                class_="number" if index >= 4 else None,
+            )
+            for index, title in enumerate(titles)
+        ],
+    )
+    body = [element("tr", _cells(row, base)) for row in rows]
+    return element(
+        "div", element("table", element("thead", groups, header), element("tbody", body)), class_="scroll"
+    )
+
+
+def _cells(row: ComparisonRow, base: Path) -> list[Html]:
+    state = None if row.status == "finished" else element("small", row.status)
+    return [
+        _word(row.defense, element("small", row.differs) if row.differs else None, state),
+        _word(row.model),
+        _word(row.data),
+        element("td", [_seed_link(row, i, base) for i in range(len(row.seeds))], data_value=row.seeds[0]),
+        _number(row.accuracy, format_percent),
+        _number(row.best_accuracy, format_percent),
+        _bytes(row.uplink_per_round, row.dense_per_round),
+        _bytes(row.downlink_per_round, row.dense_per_round),
+        *(_leak(leak, metric) for leak in (row.undefended, row.defended) for metric in LEAK_METRICS),
+        _number(row.epsilon, lambda value: format_number(value, 2)),
+        _number(row.seconds, lambda value: format_number(value, 1)),
+    ]
+
+
+def _word(text: str, *below: Child) -> Html:
+    return element("td", text, *below, data_value=text)
+
+
+def _seed_link(row: ComparisonRow, index: int, base: Path) -> list[Child]:
+    report = row.runs[index].folder / "report.html"
+    gap = ", " if index else None
+    if not report.is_file():
+        return [gap, row.seeds[index]]
+    return [gap, element("a", row.seeds[index], href=quote(Path(os.path.relpath(report, base)).as_posix()))]
+
+
+def _number(spread: Spread | None, show: Callable[[float | None], str], *below: Child) -> Html:
+    return element("td", show_spread(spread, show), *below, class_="number", data_value=_sort_key(spread))
+
+
+def _sort_key(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    # the spelling that JavaScript reads
+    return repr(spread.mean) if math.isfinite(spread.mean) else "Infinity" if spread.mean > 0 else "-Infinity"
+
+
+def _bytes(sent: Spread | None, dense: float | None) -> Html:
+    return _number(
+        sent, format_bytes, element("small", " ", format_factor(dense, sent and sent.mean)) if sent else None
+    )
+
+
+def _leak(leak: Leak, metric: Metric) -> Html:
+    worst, mean = leak.worst[metric.name], leak.mean[metric.name]
+    if metric is LPIPS and leak.lpips_missing:
+        return element("td", "not measured", class_="number", data_value="")
+    show = _bare_psnr if metric is PSNR else metric.show
+    return _number(worst, show, element("small", f" mean {show_spread(mean, show)}") if mean else None)
+
+
+def _bare_psnr(value: float | None) -> str:
+    # twelve columns of scores are wide enough; the header says the unit
+    return format_number(value, 2)
+
+
+def _remarks(rows: list[ComparisonRow]) -> list[Child]:
+    remarks = []
+    if any(leak.lpips_missing for row in rows for leak in (row.undefended, row.defended)):
+        remarks.append("LPIPS not measured (weights missing) where the table says so.")
+    if any(row.status != "finished" for row in rows):
+        remarks.append(
+            "Rows with a status below their name did not finish; their numbers are of the rounds they have."
+        )
+    return [element("p", remark, class_="muted") for remark in remarks]
+
+
+def _charts(rows: list[ComparisonRow]) -> list[Child]:
+    labels = _labels(rows)
+    curves = [
+        curve for row, label in zip(rows, labels, strict=True) if (curve := _accuracy_curve(row, label)).x
+    ]
+    points = [point for row, label in zip(rows, labels, strict=True) if (point := _point(row, label))]
+    missing = [label for label in labels if label not in {point.label for point in points}]
+    panels: list[Child] = []
+    if curves:
+        panels.append(
+            element(
+                "section",
+                element("h3", "Accuracy over rounds"),
+                themed_image(
+                    lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, one line per row"
+                ),
+                element("p", "Lines are means over seeds, bands one standard deviation.", class_="muted"),
+                class_="panel",
+            )
+        )
+    if points:
+        panels.append(
+            element(
+                "section",
+                element("h3", "Accuracy against leakage"),
+                themed_image(
+                    lambda theme: plot_tradeoff(points, theme), "accuracy against leakage, one dot per row"
+                ),
+                element(
+                    "p",
+                    "Up is more accurate, left leaks less: the best place is the upper left corner.",
+                    f" Not shown, for want of accuracy or a scored attack: {', '.join(missing)}."
+                    if missing
+                    else None,
+                    class_="muted",
+                ),
+                class_="panel",
+            )
+        )
+    return [element("h2", "Charts"), element("div", panels, class_="charts")] if panels else []
+
+
+def _labels(rows: list[ComparisonRow]) -> list[str]:
+    models, datas = {row.model for row in rows}, {row.data for row in rows}
+    return [
+        ", ".join(
+            [row.label]
+            + ([row.model] if len(models) > 1 else [])
+            + ([row.data] if len(datas) > 1 else [])
+            + ([row.status] if row.status != "finished" else [])
+        )
+        for row in rows
+    ]
+
+
+def _accuracy_curve(row: ComparisonRow, label: str) -> Curve:
+    by_round: dict[int, list[float]] = {}
+    for run in row.runs:
+        for r in run.rounds:
+            if r.accuracy is not None and math.isfinite(r.accuracy):
+                by_round.setdefault(r.round, []).append(r.accuracy)
+    spreads = [(number, spread) for number in sorted(by_round) if (spread := spread_of(by_round[number]))]
+    band = [spread.std or 0.0 for _, spread in spreads] if len(row.runs) > 1 else None
+    return Curve(label, [number for number, _ in spreads], [spread.mean for _, spread in spreads], band)
+
+
+def _point(row: ComparisonRow, label: str) -> Point | None:
+    leak, accuracy = row.defended.worst["psnr"], row.accuracy
+    if leak is None or accuracy is None or not (math.isfinite(leak.mean) and math.isfinite(accuracy.mean)):
+        return None
+    return Point(label, leak.mean, accuracy.mean, leak.std or 0.0, accuracy.std or 0.0)

@@ -1,0 +1,90 @@
+"""HTML that is escaped by construction: only what `element` made goes into a page unescaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from fl_app.report.style import STYLE
+
+_VOID = frozenset({"br", "img", "meta", "source"})
+
+
+class Html(str):
+    """Finished markup. Any other string is text and gets escaped."""
+
+    __slots__ = ()
+
+
+Child = str | Iterable["Child"] | None
+
+
+def element(tag: str, /, *children: Child, **attributes: str | bool | None) -> Html:
+    """Make one element; `class_` and `data_value` become `class` and `data-value`, None leaves out."""
+    opening = tag + "".join(_attribute(key, value) for key, value in attributes.items())
+    return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{join(children)}</{tag}>")
+
+
+def join(children: Child) -> Html:
+    """Put parts one after the other, escaping those that are plain text."""
+    if children is None:
+        return Html()
+    if isinstance(children, str):
+        return children if isinstance(children, Html) else Html(escape(children))
+    return Html("".join(join(child) for child in children))
+
+
+def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: int = 1) -> Html:
+    """Make a table that scrolls sideways on a narrow screen; after ``words`` columns come numbers."""
+
+    def line(cell: str, cells: Sequence[Child]) -> Html:
+        return element(
+            "tr", [element(cell, c, class_=None if i < words else "number") for i, c in enumerate(cells)]
+        )
+
+    body = element("tbody", [line("td", row) for row in rows])
+    return element("div", element("table", element("thead", line("th", header)), body), class_="scroll")
+
+
+def details(title: str, *children: Child) -> Html:
+    """Make a part that is folded away until asked for."""
+    return element("details", element("summary", title), *children)
+
+
+def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Html:
+    """Make a whole document that can load nothing: its policy allows only what the file itself holds."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"'sha256-{digest}'" if script else "'none'"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Html(STYLE)),
+    )
+    scripts = element("script", Html(script)) if script else None
+    return Html(
+        "<!doctype html>\n"
+        + element(
+            "html",
+            head,
+            element("body", element("main", body, class_="wide" if wide else None), scripts),
+            lang="en",
+        )
+        + "\n"
+    )
+
+
+def _attribute(key: str, value: str | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(value)}"'

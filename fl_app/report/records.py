@@ -1,0 +1,296 @@
+"""What a `result.json` holds, as types; a missing, null or misshapen value becomes None or empty.
+
+Interrupted and failed runs leave partial files, and those are the runs whose
+report is needed most. All tolerance sits here; the rest of the report reads
+typed fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Scores = tuple[float | None, ...]
+"""One value per image; None where that image has no score."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One client that did not deliver in one round."""
+
+    round: int
+    client: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training; bytes are those of all clients together."""
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    train_loss: float | None
+    uplink_bytes: float | None
+    downlink_bytes: float | None
+    uplink_blob_bytes: float | None
+    downlink_blob_bytes: float | None
+    clients: float | None
+    failures: tuple[Failure, ...]
+    attacked: tuple[str, ...]
+    epsilon: float | None
+    epsilon_server: float | None
+    residual_norm: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack on one update of one client."""
+
+    name: str
+    adaptive: bool
+    update: str
+    """`undefended` for the raw update, `defended` for the one that was sent."""
+    round: int | None
+    client: str | None
+    batch_size: int | None
+    granted: Mapping[str, object]
+    labels_from: str | None
+    psnr: Scores
+    ssim: Scores
+    lpips: Scores
+    mse: Scores
+    labels: Mapping[str, float]
+    objective: float | None
+    notes: tuple[str, ...]
+    seconds: float | None
+    images: Path | None
+    truth: Path | None
+    others: Mapping[str, float]
+    """Further numbers of the entry, such as a word error rate, by name."""
+
+    @property
+    def scored(self) -> bool:
+        """Whether there was a truth to compare with."""
+        scores = (*self.psnr, *self.ssim, *self.lpips, *self.mse)
+        return bool(self.labels or self.others) or any(value is not None for value in scores)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read."""
+
+    folder: Path
+    status: str | None
+    error: str | None
+    config: Mapping[str, object]
+    versions: Mapping[str, str]
+    parameters: float | None
+    buffers: float | None
+    rounds: tuple[Round, ...]
+    accuracy: float | None
+    best_accuracy: float | None
+    uplink_bytes: float | None
+    downlink_bytes: float | None
+    dense_bytes: float | None
+    """Raw float32 of parameters and buffers, both directions together."""
+    epsilon: float | None
+    epsilon_server: float | None
+    epsilon_unit: str | None
+    seconds: float | None
+    attacks: tuple[Attack, ...]
+    notes: tuple[str, ...]
+
+    def choice(self, group: str) -> str | None:
+        """Return the option that was chosen in a config group, such as `defense`."""
+        return as_text(as_mapping(self.config.get("choices")).get(group))
+
+    def setting(self, *names: str) -> str | None:
+        """Return one value of the config by its path, as text."""
+        value: object = self.config
+        for name in names:
+            value = as_mapping(value).get(name)
+        return as_text(value)
+
+    @property
+    def defense(self) -> str:
+        """Everything that protects updates, in one label; `none` if nothing does."""
+        extras = [
+            f"{group}={chosen}"
+            for group, off in (("dp", "none"), ("secagg", "off"))
+            if (chosen := self.choice(group)) not in (None, off)
+        ]
+        defense = self.choice("defense") or "–"
+        return " + ".join(extras if defense == "none" and extras else [defense, *extras])
+
+
+def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
+    """Read the content of a `result.json` that lies in ``folder``."""
+    rounds = tuple(_parse_round(entry, index) for index, entry in enumerate(_entries(raw.get("rounds")), 1))
+    summary = as_mapping(raw.get("summary"))
+    model = as_mapping(raw.get("model"))
+    parameters, buffers = as_number(model.get("parameters")), as_number(model.get("buffers"))
+
+    def total(name: str, counted: float | None) -> float | None:
+        # a run that was cut short has rounds but no summary yet
+        stated = as_number(summary.get(name))
+        return counted if stated is None else stated
+
+    def latest(name: str) -> float | None:
+        return next((value for r in reversed(rounds) if (value := getattr(r, name)) is not None), None)
+
+    return Run(
+        folder=folder,
+        status=as_text(raw.get("status")),
+        error=as_text(raw.get("error")),
+        config=as_mapping(raw.get("config")),
+        versions={k: text for k, v in as_mapping(raw.get("versions")).items() if (text := as_text(v))},
+        parameters=parameters,
+        buffers=buffers,
+        rounds=rounds,
+        accuracy=total("accuracy", latest("accuracy")),
+        best_accuracy=total(
+            "best_accuracy", max((r.accuracy for r in rounds if r.accuracy is not None), default=None)
+        ),
+        uplink_bytes=total("uplink_bytes", _sum([r.uplink_bytes for r in rounds])),
+        downlink_bytes=total("downlink_bytes", _sum([r.downlink_bytes for r in rounds])),
+        dense_bytes=total("dense_bytes", _dense(parameters, buffers, rounds)),
+        epsilon=total("epsilon", latest("epsilon")),
+        epsilon_server=total("epsilon_server", latest("epsilon_server")),
+        epsilon_unit=as_text(summary.get("epsilon_unit")) or as_text(raw.get("epsilon_unit")),
+        seconds=total("seconds", _sum([r.seconds for r in rounds])),
+        attacks=tuple(_parse_attack(folder, entry) for entry in _entries(raw.get("attacks"))),
+        notes=_texts(raw.get("notes")),
+    )
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Return ``value`` if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_number(value: object) -> float | None:
+    """Return ``value`` as a float; None if it is no number, or not a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def as_text(value: object) -> str | None:
+    """Return a string, number or boolean as text, and None for all else."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None
+
+
+def _entries(value: object) -> list[Mapping[str, object]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _parse_round(raw: Mapping[str, object], index: int) -> Round:
+    number = _whole(raw.get("round"))
+    position = index if number is None else number
+    failures = raw.get("failures")
+    attacked = raw.get("attacked")
+    return Round(
+        round=position,
+        accuracy=as_number(raw.get("accuracy")),
+        loss=as_number(raw.get("loss")),
+        train_loss=as_number(raw.get("train_loss")),
+        uplink_bytes=as_number(raw.get("uplink_bytes")),
+        downlink_bytes=as_number(raw.get("downlink_bytes")),
+        uplink_blob_bytes=as_number(raw.get("uplink_blob_bytes")),
+        downlink_blob_bytes=as_number(raw.get("downlink_blob_bytes")),
+        clients=as_number(raw.get("clients")),
+        failures=tuple(
+            Failure(position, as_text(as_mapping(entry).get("client")), _reason(entry))
+            for entry in (failures if isinstance(failures, list) else [])
+        ),
+        attacked=_texts(attacked),
+        epsilon=as_number(raw.get("epsilon")),
+        epsilon_server=as_number(raw.get("epsilon_server")),
+        residual_norm=as_number(raw.get("residual_norm")),
+        seconds=as_number(raw.get("seconds")),
+    )
+
+
+def _whole(value: object) -> int | None:
+    number = as_number(value)
+    return None if number is None or math.isinf(number) else int(number)
+
+
+def _reason(entry: object) -> str | None:
+    return as_text(as_mapping(entry).get("reason")) if isinstance(entry, Mapping) else as_text(entry)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [value]
+    return tuple(text for item in items if (text := as_text(item)))
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _dense(parameters: float | None, buffers: float | None, rounds: tuple[Round, ...]) -> float | None:
+    clients = _sum([r.clients for r in rounds])
+    if parameters is None or clients is None:
+        return None
+    return 2 * 4 * (parameters + (buffers or 0)) * clients
+
+
+def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
+    others = {
+        name: number
+        for name, value in raw.items()
+        if name not in Attack.__dataclass_fields__ and (number := as_number(value)) is not None
+    }
+    return Attack(
+        name=as_text(raw.get("attack")) or "attack",
+        adaptive=raw.get("adaptive") is True,
+        update=as_text(raw.get("update")) or "defended",
+        round=_whole(raw.get("round")),
+        client=as_text(raw.get("client")),
+        batch_size=_whole(raw.get("batch_size")),
+        granted=as_mapping(raw.get("granted")),
+        labels_from=as_text(raw.get("labels_from")),
+        psnr=_scores(raw.get("psnr")),
+        ssim=_scores(raw.get("ssim")),
+        lpips=_scores(raw.get("lpips")),
+        mse=_scores(raw.get("mse")),
+        labels=_label_scores(raw.get("labels")),
+        objective=as_number(raw.get("objective")),
+        notes=_texts(raw.get("notes")),
+        seconds=as_number(raw.get("seconds")),
+        images=_inside(folder, raw.get("images")),
+        truth=_inside(folder, raw.get("truth")),
+        others=others,
+    )
+
+
+def _scores(value: object) -> Scores:
+    return tuple(as_number(item) for item in value) if isinstance(value, list) else ()
+
+
+def _label_scores(value: object) -> dict[str, float]:
+    # `exact` may be written as a boolean
+    numbers = {
+        name: float(v) if isinstance(v, bool) else as_number(v) for name, v in as_mapping(value).items()
+    }
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _inside(folder: Path, value: object) -> Path | None:
+    # a result file must not be able to pull other pictures of this machine into a page that gets passed on
+    if not isinstance(value, str) or not value or "\0" in value:
+        return None
+    path = (folder / value).resolve()
+    return path if path.is_relative_to(folder.resolve()) else None

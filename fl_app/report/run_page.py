@@ -1,0 +1,431 @@
+"""The page of one run: `report.html` beside its `result.json`, with the pictures it shows as files too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from fl_app.report.answers import NO_LPIPS, four_answers
+from fl_app.report.charts import DARK, LIGHT, Curve, Theme, plot_accuracy, plot_bytes, plot_residual
+from fl_app.report.formats import (
+    DASH,
+    format_bytes,
+    format_count,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_short,
+)
+from fl_app.report.gallery import UPDATES, GalleryRow, Shot, column_names, gallery_rows, plot_gallery
+from fl_app.report.markup import Child, Html, details, element, page, table
+from fl_app.report.records import Attack, Run
+from fl_app.report.runs import load_run
+from fl_app.report.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
+from fl_app.report.tiles import png_uri, tile_uri
+
+_PICTURE_BUDGET = 450_000
+"""Characters of gallery pictures in one page, so that a page stays small enough to be mailed."""
+
+
+def write_report(run_dir: Path | str) -> Path:
+    """Write `report.html`, `accuracy.png`, `bytes.png` and `gallery.png` into a run folder."""
+    run = load_run(run_dir)
+    rows = gallery_rows(run)
+    if rows:
+        plot_gallery(rows, run.folder / "gallery.png")
+    body: list[Child] = [
+        _head(run),
+        _banner(run),
+        four_answers(run),
+        _gallery_section(run, rows),
+        _attack_section(run),
+        _chart_section(run),
+        _failure_section(run),
+        _notes_section(run),
+        _detail_section(run),
+    ]
+    path = run.folder / "report.html"
+    path.write_text(page(f"{_title(run)}: what this run leaked", body), encoding="utf-8")
+    return path
+
+
+def themed_image(draw: Callable[[Theme], bytes], alt: str, *, copy: Path | None = None) -> Html:
+    """Return a chart in the reader's light or dark mode; ``copy`` also keeps the light one as a file."""
+    light = draw(LIGHT)
+    if copy is not None:
+        copy.write_bytes(light)
+    return element(
+        "picture",
+        element("source", media="(prefers-color-scheme: dark)", srcset=png_uri(draw(DARK))),
+        element("img", class_="chart", src=png_uri(light), alt=alt),
+    )
+
+
+def _title(run: Run) -> str:
+    place = [text for text in (run.choice("model"), run.choice("data")) if text]
+    return f"{run.defense} defense" + (f", {' on '.join(place)}" if place else "")
+
+
+def _head(run: Run) -> list[Child]:
+    def counted(value: str | None, noun: str) -> str | None:
+        return value and f"{value} {noun}"
+
+    facts = [
+        counted(run.setting("clients"), "clients"),
+        counted(str(len(run.rounds)), "of " + (run.setting("rounds") or DASH) + " rounds"),
+        run.choice("strategy"),
+        counted(run.choice("partition"), "partition"),
+        counted(run.choice("engine"), "engine"),
+        run.setting("seed") and f"seed {run.setting('seed')}",
+        None if run.parameters is None else f"{format_count(run.parameters)} parameters",
+        None if run.epsilon is None else f"ε = {format_number(run.epsilon, 2)}",
+        None
+        if run.epsilon_server is None
+        else f"ε against the server = {format_number(run.epsilon_server, 2)}",
+        counted(run.epsilon_unit, "is the unit of ε") if run.epsilon is not None else None,
+        None if run.seconds is None else format_seconds(run.seconds),
+    ]
+    return [
+        element("p", "Report of one federated run", class_="eyebrow"),
+        element("h1", _title(run)),
+        element("ul", [element("li", fact) for fact in facts if fact], class_="chips"),
+    ]
+
+
+def _banner(run: Run) -> Html | None:
+    if run.status == "finished":
+        return None
+    done = (
+        f"It has {len(run.rounds)} of {run.setting('rounds') or DASH} rounds; all numbers below are of those."
+    )
+    said = {
+        "interrupted": "This run was interrupted.",
+        "failed": "This run failed.",
+    }.get(run.status or "", f"The status of this run is {run.status or 'not known'}.")
+    return element(
+        "div",
+        element("p", element("strong", said), " ", done),
+        element("pre", run.error) if run.error else None,
+        class_=f"banner {'failed' if run.status == 'failed' else ''}".strip(),
+        role="alert",
+    )
+
+
+def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
+    if not rows:
+        return []
+    columns = column_names(rows)
+    cells: list[Child] = [element("div", name, class_="head") for name in ["original", *columns]]
+    spent = shown = 0
+    for row in rows:
+        line = [
+            _picture(Shot(row.original, row.title, worst=False), "original not sent for audit"),
+            *(_picture(row.shots.get(name), "no picture", name) for name in columns),
+        ]
+        spent += sum(map(len, line))
+        if shown and spent > _PICTURE_BUDGET:
+            break
+        cells.extend(line)
+        shown += 1
+    left = len(rows) - shown
+    return [
+        element("h2", "What the attacker saw"),
+        element(
+            "p",
+            "Batches that leaked most come first. A frame marks the picture that came closest to its "
+            "original, for each kind of update. Higher PSNR and SSIM mean closer.",
+        ),
+        element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
+        element(
+            "div",
+            element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}"),
+            class_="panel",
+        ),
+    ]
+
+
+def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
+    if shot is None or shot.tile is None:
+        return element("div", missing, class_="missing")
+    look = " shut" if column.startswith(UPDATES["defended"]) else ""
+    return element(
+        "figure",
+        element("img", class_="tile", src=tile_uri(shot.tile), alt=f"{column or 'original'}: {shot.caption}"),
+        element("figcaption", shot.caption),
+        class_=f"worst{look}" if shot.worst else None,
+    )
+
+
+def _attack_section(run: Run) -> list[Child]:
+    if not run.attacks:
+        return []
+    # a label or text attack has no images, and then no columns for them
+    with_images = any(attack.images or worst_score(PSNR, [attack]) is not None for attack in run.attacks)
+    shown = METRICS if with_images else ()
+    others = list(dict.fromkeys(name for attack in run.attacks for name in attack.others))
+    header = ["attack", "update", "round", "client", "batch"]
+    header += [*(metric.title for metric in shown), "labels", *others, "objective", "seconds"]
+    rows = [
+        [
+            f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
+            UPDATES.get(attack.update, attack.update),
+            _plain(attack.round),
+            attack.client or DASH,
+            _plain(attack.batch_size),
+            *(_score_cell(metric, attack) for metric in shown),
+            _label_cell(attack),
+            *(format_short(attack.others.get(name)) for name in others),
+            format_short(attack.objective),
+            format_number(attack.seconds, 1),
+        ]
+        for attack in run.attacks
+    ]
+    return [
+        element("h2", "Scores of each attack"),
+        element(
+            "p",
+            "Each score is first that of the worst case for the user, which is the best image for the "
+            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+        ),
+        table(header, rows, words=2),
+        _unscored_remark(run),
+        _grants(run),
+        _attack_notes(run),
+    ]
+
+
+def _score_cell(metric: Metric, attack: Attack) -> Child:
+    if metric is LPIPS and lacks_lpips([attack]):
+        words, reason = NO_LPIPS.split(" (")
+        return [words, element("small", f" ({reason}")]
+    mean = mean_score(metric, [attack])
+    below = None if mean is None else element("small", f" mean {metric.show(mean)}")
+    return [metric.show(worst_score(metric, [attack])), below]
+
+
+def _label_cell(attack: Attack) -> str:
+    if attack.labels_from == "granted":
+        return "granted"
+    names = {"precision": "P", "recall": "R", "f1": "F1", "exact": "exact"}
+    known = [
+        f"{short} {format_number(attack.labels[name], 2)}"
+        for name, short in names.items()
+        if name in attack.labels
+    ]
+    return ", ".join(known) or DASH
+
+
+def _unscored_remark(run: Run) -> Html | None:
+    if all(attack.scored for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        "Rows of dashes were not scored: the client did not allow an audit, so nobody knows the original.",
+    )
+
+
+def _grants(run: Run) -> list[Child]:
+    grouped: dict[str, list[str]] = {}
+    for attack in run.attacks:
+        grouped.setdefault(_grant_words(attack), []).append(attack.name)
+    items = [
+        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words)
+        for words, names in grouped.items()
+    ]
+    batch = run.setting("audit", "batch_size")
+    return [
+        element("h3", "What the attacker was granted"),
+        element(
+            "p",
+            "In an attacked round the attacked client's batch was set by ",
+            element("code", f"audit.batch_size={batch or DASH}"),
+            "; smaller batches leak more.",
+        ),
+        element("ul", items),
+    ]
+
+
+def _grant_words(attack: Attack) -> str:
+    given, withheld = [], []
+    for name, value in attack.granted.items():
+        if name == "training" and isinstance(value, bool):
+            given.append(f"the client's mode ({'train' if value else 'eval'})")
+        elif value is None or value is False:
+            withheld.append(_GRANTS.get(name, name))
+        elif value is True:
+            given.append(_GRANTS.get(name, name))
+        else:
+            given.append(f"{_GRANTS.get(name, name)} ({_brief(value)})")
+    if attack.labels_from and attack.labels_from != "granted":
+        given.append(f"labels came from {attack.labels_from}")
+    words = ", ".join(["the model and the update", *given])
+    return f"{words}. Not granted: {', '.join(withheld)}." if withheld else f"{words}."
+
+
+_GRANTS = {
+    "labels": "the true labels",
+    "batch_size": "the batch size",
+    "training": "the client's mode",
+    "lr": "the learning rate",
+    "local_steps": "the number of local steps",
+    "num_classes": "the number of classes",
+    "input_shape": "the input's shape",
+    "mean": "the normalisation's mean",
+    "std": "the normalisation's standard deviation",
+    "defense": "the defense and its settings",
+    "buffers": "the BatchNorm statistics that were sent",
+    "sent": "which entries travelled",
+    "history": "earlier rounds of the same client",
+}
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 90 else text[:89] + "…"
+
+
+def _attack_notes(run: Run) -> list[Child]:
+    notes: dict[str, list[str]] = {}
+    for attack in run.attacks:
+        for note in attack.notes:
+            notes.setdefault(note, []).append(f"{attack.name} {UPDATES.get(attack.update, attack.update)}")
+    if not notes:
+        return []
+    items = [
+        element("li", note, " ", element("small", f"({', '.join(dict.fromkeys(who))})"))
+        for note, who in notes.items()
+    ]
+    return [element("h3", "What the attacks said about themselves"), element("ul", items)]
+
+
+def _chart_section(run: Run) -> list[Child]:
+    panels = [panel for panel in (_accuracy_panel(run), _bytes_panel(run), _residual_panel(run)) if panel]
+    partition = run.folder / "partition.png"
+    if partition.is_file():
+        picture = element(
+            "img",
+            class_="chart paper",
+            src=png_uri(partition.read_bytes()),
+            alt="samples of each class by client",
+        )
+        panels.append(_panel("Who holds what: the partition", picture))
+    return [element("h2", "How training went"), element("div", panels, class_="charts")] if panels else []
+
+
+def _accuracy_panel(run: Run) -> Html | None:
+    curve = _curve("accuracy", ((r.round, r.accuracy) for r in run.rounds))
+    if not curve.x:
+        return None
+    alt = f"accuracy over rounds, from {format_percent(curve.y[0])} to {format_percent(curve.y[-1])}"
+    picture = themed_image(lambda theme: plot_accuracy([curve], theme), alt, copy=run.folder / "accuracy.png")
+    return _panel("Accuracy", picture)
+
+
+def _bytes_panel(run: Run) -> Html | None:
+    up = _curve("up", ((r.round, r.uplink_bytes) for r in run.rounds))
+    down = _curve("down", ((r.round, r.downlink_bytes) for r in run.rounds))
+    if not up.x and not down.x:
+        return None
+    dense = run.dense_bytes
+    each_way = dense / 2 / len(run.rounds) if dense and math.isfinite(dense) else None
+    picture = themed_image(
+        lambda theme: plot_bytes(up, down, each_way, theme),
+        f"bytes per round; a dense exchange takes {format_bytes(each_way)} each way",
+        copy=run.folder / "bytes.png",
+    )
+    return _panel("Bytes on the wire", picture)
+
+
+def _residual_panel(run: Run) -> Html | None:
+    curve = _curve("residual", ((r.round, r.residual_norm) for r in run.rounds))
+    if not curve.x:
+        return None
+    picture = themed_image(lambda theme: plot_residual(curve, theme), "residual norm over rounds")
+    return _panel("Held back by error feedback", picture)
+
+
+def _curve(label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
+    known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+    return Curve(label, [x for x, _ in known], [y for _, y in known])
+
+
+def _panel(title: str, *children: Child) -> Html:
+    return element("section", element("h3", title), *children, class_="panel")
+
+
+def _failure_section(run: Run) -> list[Child]:
+    failures = [failure for r in run.rounds for failure in r.failures]
+    if not failures:
+        return []
+    rows = [[_plain(f.round), f.client or DASH, f.reason or DASH] for f in failures]
+    body = table(["round", "client", "reason"], rows, words=3)
+    few = len(failures) <= 12
+    return [
+        element("h2", f"Failures ({len(failures)})"),
+        element("p", "These replies did not count; the round went on without them."),
+        body if few else details("Show all", body),
+    ]
+
+
+def _notes_section(run: Run) -> list[Child]:
+    if not run.notes:
+        return []
+    return [element("h2", "Notes"), element("ul", [element("li", note) for note in run.notes])]
+
+
+def _detail_section(run: Run) -> list[Child]:
+    resolved = run.folder / "config.yaml"
+    config = (
+        resolved.read_text(encoding="utf-8", errors="replace")
+        if resolved.is_file()
+        else json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
+    )
+    versions = [[name, version] for name, version in run.versions.items()]
+    return [
+        element("h2", "Details"),
+        details("All rounds", _round_table(run)) if run.rounds else None,
+        details("Configuration", element("pre", config)),
+        details("Versions", table(["package", "version"], versions, words=2)) if versions else None,
+    ]
+
+
+def _round_table(run: Run) -> Html:
+    header = [
+        "round",
+        "accuracy",
+        "loss",
+        "train loss",
+        "up",
+        "of it updates",
+        "down",
+        "of it weights",
+        "clients",
+    ]
+    header += ["failures", "attacked", "ε", "ε server", "residual", "seconds"]
+    rows = [
+        [
+            _plain(r.round),
+            format_percent(r.accuracy),
+            format_short(r.loss),
+            format_short(r.train_loss),
+            format_bytes(r.uplink_bytes),
+            format_bytes(r.uplink_blob_bytes),
+            format_bytes(r.downlink_bytes),
+            format_bytes(r.downlink_blob_bytes),
+            format_count(r.clients),
+            _plain(len(r.failures)),
+            ", ".join(r.attacked) or DASH,
+            format_number(r.epsilon, 2),
+            format_number(r.epsilon_server, 2),
+            format_short(r.residual_norm),
+            format_number(r.seconds, 2),
+        ]
+        for r in run.rounds
+    ]
+    return table(header, rows)
+
+
+def _plain(value: int | None) -> str:
+    return DASH if value is None else str(value)

@@ -1,0 +1,137 @@
+"""The style sheet of every page: light and dark, from phone to desktop, nothing to load."""
+
+from __future__ import annotations
+
+STYLE = """
+:root {
+  --ground: #f5f5f2; --card: #ffffff; --ink: #1c1e24; --muted: #5f6470; --line: #dfe0dc;
+  --accent: #2457c5; --open: #b4470c; --shut: #0b7a6c; --warn: #fff3d6; --warn-ink: #6b4500;
+  --bad: #fde4e1; --bad-ink: #85170c;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --ground: #131519; --card: #1d2026; --ink: #e9eaed; --muted: #a0a6b2; --line: #343943;
+    --accent: #8fb2ff; --open: #ff9d66; --shut: #4fd1bd; --warn: #3b3013; --warn-ink: #ffdf94;
+    --bad: #45201d; --bad-ink: #ffc0b8;
+  }
+}
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body {
+  margin: 0; background: var(--ground); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif;
+}
+main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main.wide { max-width: 1440px; }
+h1 {
+  font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: .2rem 0 .8rem;
+  overflow-wrap: anywhere;
+}
+h2 { font-size: 1.3rem; margin: 2.8rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
+p { margin: .4rem 0; max-width: 72ch; }
+p, li, summary, td small { overflow-wrap: anywhere; }
+a { color: var(--accent); }
+code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+code.whole { white-space: nowrap; }
+.eyebrow, .muted, figcaption, small { color: var(--muted); }
+.eyebrow { margin: 0; font-size: .85rem; letter-spacing: .04em; text-transform: uppercase; }
+.chips { display: flex; flex-wrap: wrap; gap: .4rem; list-style: none; padding: 0; margin: 0 0 1.2rem; }
+.chips li {
+  background: var(--card); border: 1px solid var(--line); border-radius: 99px; padding: .1rem .7rem;
+  font-size: .85rem;
+}
+.banner {
+  background: var(--warn); color: var(--warn-ink); border-radius: 10px; padding: .8rem 1rem;
+  margin: 0 0 1.2rem;
+}
+.banner.failed { background: var(--bad); color: var(--bad-ink); }
+.banner p { max-width: none; margin: 0; }
+.banner pre { margin: .4rem 0 0; background: none; border: 0; padding: 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
+.card, .panel {
+  background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 1.1rem 1.25rem;
+  min-width: 0;
+}
+.card { border-top: 4px solid var(--accent); }
+.card.open { border-top-color: var(--open); }
+.card.shut { border-top-color: var(--shut); }
+.card h2 { margin: 0; font-size: 1rem; font-weight: 600; }
+.card .big {
+  font-size: 2.1rem; font-weight: 700; line-height: 1.2; margin: .2rem 0; letter-spacing: -.01em;
+}
+.card .big small { font-size: .95rem; font-weight: 500; letter-spacing: 0; }
+.pair { display: flex; gap: .8rem; margin: .8rem 0 0; }
+figure { margin: 0; }
+figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
+.tile {
+  display: block; width: 100%; image-rendering: pixelated; border-radius: 6px;
+  background: var(--line);
+}
+.pair figure { width: 9.5rem; min-width: 0; }
+.gallery {
+  display: grid; gap: 1rem .8rem; justify-content: start;
+  grid-template-columns: repeat(var(--columns), minmax(5.5rem, 12rem));
+}
+.gallery .head { font-weight: 600; font-size: .9rem; align-self: end; line-height: 1.3; }
+.gallery .missing {
+  aspect-ratio: 1; border: 1px dashed var(--line); border-radius: 6px; display: grid; place-items: center;
+  text-align: center; font-size: .8rem; color: var(--muted); padding: .4rem;
+}
+.worst .tile { outline: 3px solid var(--open); outline-offset: 2px; }
+.worst figcaption { color: var(--open); font-weight: 600; margin-top: .45rem; }
+.worst.shut .tile { outline-color: var(--shut); }
+.worst.shut figcaption { color: var(--shut); }
+.scroll {
+  overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  margin: .6rem 0;
+}
+.panel .scroll, details .scroll { background: none; }
+table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td {
+  padding: .45rem .7rem; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line);
+}
+tbody tr:last-child td { border-bottom: 0; }
+th { font-weight: 600; color: var(--muted); white-space: nowrap; vertical-align: bottom; }
+th.group { text-align: center; border-left: 1px solid var(--line); }
+td { max-width: 24rem; overflow-wrap: break-word; }
+.number { text-align: right; white-space: nowrap; }
+td small { display: block; min-width: 6rem; }
+th button { all: unset; cursor: pointer; }
+th button:hover, th[aria-sort] button {
+  color: var(--ink); text-decoration: underline; text-underline-offset: 3px;
+}
+th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+th[aria-sort=ascending] button::after { content: " ▲"; }
+th[aria-sort=descending] button::after { content: " ▼"; }
+.charts {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr));
+  gap: 1rem;
+}
+.wide th, .wide td { padding-inline: .5rem; }
+.panel img.chart { display: block; width: 100%; height: auto; }
+.paper { background: #fff; border-radius: 8px; padding: .3rem; }
+.panel h3 { margin-top: 0; }
+details {
+  background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: .7rem 1rem; margin: .6rem 0;
+}
+summary { cursor: pointer; font-weight: 600; }
+pre {
+  overflow-x: auto; font: .82rem/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  margin: .6rem 0 0;
+}
+.banner pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+ul { padding-left: 1.2rem; margin: .4rem 0; }
+@media (max-width: 560px) {
+  main { padding: 1.2rem .9rem 3rem; }
+  .card, .panel { padding: .9rem 1rem; }
+  .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
+  .gallery figcaption, .gallery .head { font-size: .75rem; }
+}
+@media print {
+  details:not([open]) > *:not(summary) { display: none; }
+  .card, .panel, figure { break-inside: avoid; }
+}
+"""

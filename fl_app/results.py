@@ -1,0 +1,125 @@
+"""A run's folder and its result.json, written as the run goes on, so that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fl_app.strategies.record import RoundRecord
+
+_SAVE_EVERY_SECONDS = 5.0
+_PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
+
+
+class Results:
+    """Collects rows and writes them to ``folder/result.json``."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], model: Mapping[str, int]) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = {key: value for key, value in config.items() if key != "run_dir"}
+        self.content: dict[str, Any] = {
+            "status": "running",
+            "error": None,
+            "config": shown,
+            "versions": _versions(),
+            "model": dict(model),
+            "rounds": [],
+            "summary": {},
+            "attacks": [],
+            "notes": [],
+        }
+        self._start = time.perf_counter()
+        self._saved = 0.0
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        self.save()
+
+    def add_round(
+        self, record: RoundRecord, *, accuracy: float | None, loss: float | None, seconds: float
+    ) -> None:
+        """Add a round's row."""
+        row = {"round": record.round, "accuracy": accuracy, "loss": loss} | asdict(record)
+        self.content["rounds"].append(row | {"epsilon": None, "epsilon_server": None, "seconds": seconds})
+        if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
+            self.save()
+
+    def finish(self, status: str, error: str | None = None) -> None:
+        """Say how the run ended, and write everything."""
+        self.content["status"], self.content["error"] = status, error
+        self.save()
+
+    def save(self) -> None:
+        """Write result.json at once or not at all."""
+        self.content["summary"] = self._summary()
+        path = self.folder / "result.json"
+        draft = path.with_suffix(".json.part")
+        draft.write_text(json.dumps(_plain(self.content), indent=1, allow_nan=False) + "\n")
+        os.replace(draft, path)
+        self._saved = time.monotonic()
+
+    def _summary(self) -> dict[str, Any]:
+        rounds = self.content["rounds"]
+        accuracies = [row["accuracy"] for row in rounds if row["accuracy"] is not None]
+        totals = {
+            key: sum(row[key] for row in rounds)
+            for key in (
+                "uplink_bytes",
+                "downlink_bytes",
+                "uplink_blob_bytes",
+                "downlink_blob_bytes",
+                "dense_bytes",
+            )
+        }
+        return {
+            "accuracy": accuracies[-1] if accuracies else None,
+            "best_accuracy": max(accuracies, default=None),
+            **totals,
+            "epsilon": rounds[-1]["epsilon"] if rounds else None,
+            "seconds": time.perf_counter() - self._start,
+        }
+
+
+def new_folder(root: Path, name: str) -> Path:
+    """Return a folder below ``root`` that did not exist, named by the time and ``name``."""
+    day = root / datetime.now().strftime("%Y-%m-%d")
+    stem = f"{datetime.now():%H-%M-%S}-{name}"
+    for attempt in range(1, 1000):
+        folder = day / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(f"new_folder: no free name for {stem} in {day}")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # an app bundle runs without being installed
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as JSON knows it; a number that is none becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,85 @@
+"""Which coordinates of a tensor are large: exact counts, one ranking, ties to the lower index.
+
+Both ends share this: a client selects what it sends, a server what it broadcasts.
+Every selection is a boolean mask cut from one ranking of the entries: larger
+magnitude first, and among equals the lower index first. So every count is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+
+def exact(fraction: float) -> Fraction:
+    """Return the decimal that was written: ``0.7`` is 7/10, not the nearest double.
+
+    ``floor(0.7 * 90)`` is 62 in doubles and 63 in decimals.
+    """
+    return Fraction(str(fraction))
+
+
+def floor_count(fraction: float, n: int) -> int:
+    """Return ``floor(fraction * n)`` of the decimal."""
+    return math.floor(exact(fraction) * n)
+
+
+def ceil_count(fraction: float, n: int) -> int:
+    """Return ``ceil(fraction * n)`` of the decimal."""
+    return math.ceil(exact(fraction) * n)
+
+
+def largest(tensor: Tensor, count: int) -> Tensor:
+    """Return a mask of the ``count`` entries that rank first by magnitude."""
+    if not 0 <= count <= tensor.numel():
+        raise ValueError(f"largest: count must be in [0, {tensor.numel()}], got {count}")
+    magnitudes = _magnitudes(tensor)
+    return _first(magnitudes, count).view(tensor.shape)
+
+
+def between(tensor: Tensor, *, top: int, bottom: int) -> Tensor:
+    """Return a mask of what remains when the first ``top`` and the last ``bottom`` ranks go."""
+    n = tensor.numel()
+    if top < 0 or bottom < 0 or top + bottom > n:
+        raise ValueError(f"between: top + bottom must be in [0, {n}], got {top} + {bottom}")
+    magnitudes = _magnitudes(tensor)
+    return (_first(magnitudes, n - bottom) & ~_first(magnitudes, top)).view(tensor.shape)
+
+
+def keep_only(tensor: Tensor, mask: Tensor) -> Tensor:
+    """Return ``tensor`` with exactly 0.0 outside ``mask``."""
+    # not a product: -1 * False is -0.0, and inf * False is NaN
+    return tensor.masked_fill(~mask, 0.0)
+
+
+def output_bias(shapes: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the output layer's bias, if the update ends with one.
+
+    The output layer comes last in every model here, and its bias after its weight.
+    """
+    name = list(shapes)[-1] if shapes else None
+    return name if name is not None and name.endswith("bias") and shapes[name].ndim == 1 else None
+
+
+def _magnitudes(tensor: Tensor) -> Tensor:
+    magnitudes = tensor.detach().abs().flatten()
+    if torch.isnan(magnitudes).any():
+        raise ValueError(f"selection: a tensor of shape {tuple(tensor.shape)} holds NaN and has no ranking")
+    return magnitudes
+
+
+def _first(magnitudes: Tensor, count: int) -> Tensor:
+    """Return a mask of the first ``count`` ranks in linear time."""
+    n = magnitudes.numel()
+    if count == 0 or count == n:
+        return torch.full((n,), count > 0, dtype=torch.bool, device=magnitudes.device)
+    threshold = torch.kthvalue(magnitudes, n - count + 1).values
+    mask = magnitudes > threshold
+    ties = torch.nonzero(magnitudes == threshold).flatten()
+    # by index, not by threshold: ties would keep more than `count`
+    mask[ties[: count - int(mask.sum())]] = True
+    return mask

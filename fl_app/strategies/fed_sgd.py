@@ -1,0 +1,310 @@
+"""FedSGD on Flower: the base of every strategy here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from fl_app.held_tensor import hold, release
+from fl_app.messages import (
+    TRAIN,
+    MessageError,
+    Order,
+    Reply,
+    blob_size,
+    content_bytes,
+    pack_blob,
+    pack_order,
+    unpack_reply,
+)
+from fl_app.models import ModelSpec
+from fl_app.strategies.aggregate import first_bad_tensor, weighted_mean
+from fl_app.strategies.downlink import Downlink, raw_bytes
+from fl_app.strategies.record import Failure, RoundRecord
+from fl_app.strategies.roster import Roster, sample
+from fl_app.training.schedules import Schedule
+from fl_app.types import Update
+from fl_app.wire import CodecError, decode, encode
+
+logger = logging.getLogger(__name__)
+
+
+class FedSGD(Strategy):
+    """One gradient per client per round; ``x <- x - lr * mean(g)``, by sample count.
+
+    ``start`` is Flower's own. A bad client never stops a round: it is named in
+    ``record.failures`` and in the log, and the others are averaged. A client
+    without the previous version of the model asks for the whole one and gets it
+    in the same round.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        lr: Schedule,
+        *,
+        clients: int,
+        parameters: Iterable[str],
+        fraction: float = 1.0,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        downlink: str = "auto",
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+    ) -> None:
+        who = type(self).__name__
+        if not 0 < fraction <= 1:
+            raise ValueError(f"{who}: fraction must be in (0, 1], got {fraction}")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"{who}: momentum must be in [0, 1), got {momentum}")
+        if weight_decay < 0:
+            raise ValueError(f"{who}: weight_decay must be at least 0, got {weight_decay}")
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.fraction = fraction
+        self.records: list[RoundRecord] = []
+        self.weights: Update = {}
+        self.buffers: Update = {}
+        self.roster = Roster(clients, wait=wait, answer_within=timeout)
+        if downlink == "auto":
+            downlink = "change" if fraction == 1 else "full"
+        self.downlink = Downlink(downlink)
+        self._model = model
+        self._parameters = frozenset(parameters)
+        self._exchange_buffers = exchange_buffers
+        self._timeout = timeout
+        self._seed = seed
+        self._velocity: Update = {}
+        self._counted: dict[int, int] = {}
+        self._sampled: dict[int, int] = {}
+        self._grid: Grid | None = None
+
+    # What a strategy of this family may change: what is ordered, how updates are
+    # combined, how the model moves.
+
+    def order(self, server_round: int, client: int, base: int) -> Order:
+        """Return what ``client`` is told to do."""
+        return Order(
+            round=server_round,
+            client=client,
+            lr=self.lr(server_round),
+            model_hash=self._model.hash,
+            version=self.downlink.version,
+            base=base,
+            counted=self._counted.get(client, 0),
+            keep=self.downlink.mode == "change",
+            model_spec=self._model.to_json() if base < 0 else "",
+        )
+
+    def combine(self, updates: list[Update], weights: list[float]) -> Update:
+        """Return the mean by sample count."""
+        return weighted_mean(updates, weights)
+
+    def step(self, mean: Update, server_round: int) -> Update:
+        """Return the weights after a step of SGD with momentum and weight decay."""
+        lr = self.lr(server_round)
+        if self.weight_decay:
+            mean = {name: g + self.weight_decay * self.weights[name] for name, g in mean.items()}
+        direction = self.accelerate(mean)
+        return {name: weight - lr * direction[name] for name, weight in self.weights.items()}
+
+    def accelerate(self, direction: Update) -> Update:
+        """Return the direction with the server's momentum."""
+        if not self.momentum:
+            return direction
+        old = self._velocity
+        self._velocity = {name: self.momentum * old[name] + d if old else d for name, d in direction.items()}
+        return self._velocity
+
+    # Flower's side.
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Order this round's clients to train on the current model."""
+        self._grid = grid
+        self._adopt(arrays)
+        self.downlink.publish(self.weights, server_round - 1)
+        present = self.roster.present(grid)
+        cohort = sample(list(present), self.fraction, seed=self._seed, round=server_round)
+        self._sampled = {client: present[client] for client in cohort}
+        self.records.append(RoundRecord(server_round))
+        if not cohort:
+            self._note("no client is there")
+        return self._messages(server_round, {c: self.downlink.base_for(c) for c in cohort})
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the good updates and move the model; name the clients whose update was none."""
+        record = self.records[-1]
+        good, lacking = self._sort(server_round, replies)
+        if lacking and self._grid is not None:
+            messages = self._messages(server_round, dict.fromkeys(lacking, -1))
+            answered, still_lacking = self._sort(
+                server_round, self._grid.send_and_receive(messages, timeout=self._timeout)
+            )
+            good |= answered
+            for client in still_lacking:
+                self._fail(client, "asked for the whole model again after it was sent")
+        failed = {failure.client for failure in record.failures}
+        for client in self._sampled.keys() - good.keys() - failed:
+            self._fail(client, "no answer in time")
+        record.failures.sort(key=lambda failure: failure.client)
+
+        updates: dict[int, Update] = {}
+        buffers: dict[int, Update] = {}
+        for client in sorted(good):
+            try:
+                updates[client], buffers[client] = self._open(good[client])
+            except CodecError as error:
+                self._fail(client, str(error))
+        clients = sorted(updates)
+        record.clients = len(clients)
+        record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
+        if not clients:
+            self._note("no usable update: the model is unchanged")
+            return hold(self.weights | self.buffers), None
+
+        weights = [float(good[client].answer.samples) for client in clients]
+        self.weights = self.step(self.combine([updates[c] for c in clients], weights), server_round)
+        if self._exchange_buffers and self.buffers:
+            self.buffers = _like(weighted_mean([_floats(buffers[c]) for c in clients], weights), self.buffers)
+        for client in clients:
+            self._counted[client] = server_round
+        record.train_loss = _mean([good[c].metrics.get("loss") for c in clients], weights)
+        record.residual_norm = _mean(
+            [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
+        )
+        metrics = {} if record.train_loss is None else {"train_loss": record.train_loss}
+        return hold(self.weights | self.buffers), MetricRecord(metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nothing of the clients: the server evaluates on its own test set."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing: no client was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Log the settings."""
+        logger.info(
+            "%s: %d clients, fraction %g, momentum %g, weight decay %g, downlink %s",
+            type(self).__name__,
+            self.roster.expected,
+            self.fraction,
+            self.momentum,
+            self.weight_decay,
+            self.downlink.mode,
+        )
+
+    # The moves between the two.
+
+    def _adopt(self, arrays: ArrayRecord) -> None:
+        tensors = release(arrays)
+        self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
+        self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
+
+    def _messages(self, server_round: int, bases: dict[int, int]) -> list[Message]:
+        """Make a training message for every client, given the version that it builds on."""
+        record, known = self.records[-1], dict[int, int]()
+        buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
+        messages = []
+        for client, base in bases.items():
+            model = self.downlink.blob(base)
+            content = pack_order(self.order(server_round, client, base), model, buffers)
+            record.downlink_bytes += content_bytes(content, known)
+            record.downlink_blob_bytes += blob_size(model)
+            messages.append(Message(content, self._sampled[client], TRAIN))
+        return messages
+
+    def _sort(self, server_round: int, replies: Iterable[Message]) -> tuple[dict[int, Reply], list[int]]:
+        """Split replies into answers by client and clients that need the whole model; note the rest."""
+        client_of = {node: client for client, node in self._sampled.items()}
+        good: dict[int, Reply] = {}
+        lacking: list[int] = []
+        for message in replies:
+            client = client_of.get(message.metadata.src_node_id)
+            if client is None:
+                self._note(f"a reply of node {message.metadata.src_node_id}, which was not asked, is ignored")
+                continue
+            try:
+                reply = self._check(server_round, client, message)
+            except MessageError as error:
+                self._fail(client, str(error))
+                continue
+            if reply.answer.need_model:
+                self.downlink.forget(client)
+                lacking.append(client)
+            else:
+                self.downlink.confirm(client)
+                good[client] = reply
+        return good, sorted(lacking)
+
+    def _check(self, server_round: int, client: int, message: Message) -> Reply:
+        if message.has_error():
+            raise MessageError(message.error.reason)
+        record = self.records[-1]
+        record.uplink_bytes += content_bytes(message.content)
+        reply = unpack_reply(message)
+        record.uplink_blob_bytes += len(reply.update)
+        answer = reply.answer
+        if (answer.round, answer.client) != (server_round, client):
+            raise MessageError(
+                f"expected an answer of client {client} to round {server_round}, "
+                f"got one of client {answer.client} to round {answer.round}"
+            )
+        if answer.samples < 1 and not answer.need_model:
+            raise MessageError(f"samples must be at least 1, got {answer.samples}")
+        return reply
+
+    def _open(self, reply: Reply) -> tuple[Update, Update]:
+        """Decode an update and the buffers that came with it."""
+        update = decode(reply.update, self.weights)
+        wanted = self.buffers if self._exchange_buffers else {}
+        buffers = decode(reply.buffers, wanted) if wanted else {}
+        bad = first_bad_tensor(update) or first_bad_tensor(_floats(buffers))
+        if bad is not None:
+            raise CodecError(f"{bad} holds NaN or infinity")
+        return update, buffers
+
+    def _fail(self, client: int, reason: str) -> None:
+        record = self.records[-1]
+        logger.warning("round %d: client %d: %s", record.round, client, reason)
+        record.failures.append(Failure(client, reason))
+
+    def _note(self, text: str) -> None:
+        record = self.records[-1]
+        logger.warning("round %d: %s", record.round, text)
+        record.notes.append(text)
+
+
+def _floats(buffers: Update) -> Update:
+    return {name: tensor.double() for name, tensor in buffers.items()}
+
+
+def _like(tensors: Update, buffers: Update) -> Update:
+    """Return ``tensors`` in the types of ``buffers``; counters are rounded."""
+
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return (tensor if dtype.is_floating_point else tensor.round()).to(dtype)
+
+    return {name: cast(tensor, buffers[name].dtype) for name, tensor in tensors.items()}
+
+
+def _mean(values: list[float | None], weights: list[float]) -> float | None:
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

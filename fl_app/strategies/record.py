@@ -1,0 +1,34 @@
+"""What one round was: the row that ends up in result.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Failure:
+    """A client whose update did not enter the mean, and why."""
+
+    client: int
+    reason: str
+
+
+@dataclass
+class RoundRecord:
+    """Counts of one round. Bytes are those of serialised message contents; blobs are their payload."""
+
+    round: int
+    clients: int = 0
+    """How many updates entered the mean."""
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    uplink_blob_bytes: int = 0
+    downlink_blob_bytes: int = 0
+    dense_bytes: int = 0
+    """Raw float32 parameters and buffers, both ways, for the same clients."""
+    train_loss: float | None = None
+    residual_norm: float | None = None
+    """The mean of the clients' residual norms."""
+    failures: list[Failure] = field(default_factory=list)
+    attacked: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,57 @@
+"""Error feedback: what a transform withholds is carried to the next round."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fl_app.transforms.transform import State, Transform
+from fl_app.types import RoundContext, Update
+
+
+def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
+    """Wrap ``inner`` so that its residual is carried to the next round.
+
+    Symbols of Karimireddy et al., ICML 2019, Algorithm 2: ``p`` = corrected
+    update, ``delta`` = C(p), ``e`` = residual. ``enabled=False`` is the ablation
+    of Xue et al., Fig. 4. A sent update that the server did not count
+    (``ctx.uncounted``) goes back into the residual first: nothing is lost.
+    """
+    if not enabled:
+        return inner
+
+    def init(update: Update) -> State:
+        return {
+            "e": {name: torch.zeros_like(tensor) for name, tensor in update.items()},
+            "inner": inner.init(update),
+        }
+
+    def apply(update: Update, state: State, ctx: RoundContext) -> tuple[Update, State]:
+        e, inner_state = cast(Update, state["e"]), cast(State, state["inner"])
+        if ctx.uncounted is not None:
+            e = {name: tensor + ctx.uncounted[name] for name, tensor in e.items()}
+        p = {name: tensor + e[name] for name, tensor in update.items()}
+        delta, inner_state = inner.apply(p, inner_state, ctx)
+        return delta, {"e": {name: p[name] - delta[name] for name in p}, "inner": inner_state}
+
+    return Transform(init, apply)
+
+
+def residual_norm(state: State) -> float | None:
+    """Return the Euclidean norm of everything that ``state`` holds back, or None where nothing is."""
+    squares = _squared_residuals(state)
+    return float(torch.stack(squares).sum().sqrt()) if squares else None
+
+
+def _squared_residuals(state: State) -> list[Tensor]:
+    squares: list[Tensor] = []
+    for name, node in state.items():
+        if isinstance(node, Tensor):
+            continue
+        if name == "e":
+            squares += [cast(Tensor, leaf).double().square().sum() for leaf in node.values()]
+        else:
+            squares += _squared_residuals(node)
+    return squares

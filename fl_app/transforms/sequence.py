@@ -1,0 +1,26 @@
+"""Several transforms in a row, each with a name of its own."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fl_app.transforms.transform import State, Transform
+from fl_app.types import RoundContext, Update
+
+
+def chain(**steps: Transform) -> Transform:
+    """Apply ``steps`` in the order in which they are written; no step is the identity."""
+    for name, step in steps.items():
+        if not isinstance(step, Transform):
+            raise TypeError(f"chain: step {name!r} must be a Transform, got {type(step).__name__}")
+
+    def init(update: Update) -> State:
+        return {name: step.init(update) for name, step in steps.items()}
+
+    def apply(update: Update, state: State, ctx: RoundContext) -> tuple[Update, State]:
+        after: State = {}
+        for name, step in steps.items():
+            update, after[name] = step.apply(update, cast(State, state[name]), ctx)
+        return update, after
+
+    return Transform(init, apply)

@@ -1,0 +1,28 @@
+"""What a transform is: two pure functions, with the state going in and coming out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Union
+
+from torch import Tensor
+
+from fl_app.types import RoundContext, Update
+
+State = dict[str, Union[Tensor, "State"]]
+"""A tree of named tensors: it fits into Flower's `Context.state`."""
+
+
+class Transform(NamedTuple):
+    """Two pure functions; nothing hides in self, and the input is never written to."""
+
+    init: Callable[[Update], State]
+    apply: Callable[[Update, State, RoundContext], tuple[Update, State]]
+
+
+def stateless(rewrite: Callable[[Update, RoundContext], Update]) -> Transform:
+    """Make a transform of a function that remembers nothing."""
+    return Transform(
+        init=lambda update: {},
+        apply=lambda update, state, ctx: (rewrite(update, ctx), state),
+    )

@@ -1,0 +1,10 @@
+"""The transform that changes nothing: the undefended baseline."""
+
+from __future__ import annotations
+
+from fl_app.transforms.transform import Transform, stateless
+
+
+def identity() -> Transform:
+    """Send the update as it is."""
+    return stateless(lambda update, ctx: dict(update))

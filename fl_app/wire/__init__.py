@@ -1,0 +1,7 @@
+"""Updates as bytes: lossless, self-describing, checked, and as small as their values allow."""
+
+from fl_app.wire.change import apply_change, encode_change
+from fl_app.wire.errors import CodecError
+from fl_app.wire.update import decode, encode
+
+__all__ = ["CodecError", "apply_change", "decode", "encode", "encode_change"]

@@ -1,0 +1,120 @@
+"""Exact shorter forms of values: a shorter float, a table of few values, multiples of a step.
+
+Each function returns None where the form would lose a bit, and tests a sample
+first, because most updates have no shorter form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fl_app.wire.patterns import Array
+from fl_app.wire.planes import spread_sample
+
+LARGEST_TABLE = 256
+_SAMPLE = 2048
+_NEGATIVE_ZERO = -128  # as a multiple: the int8 that no symmetric rounding uses
+
+
+def find_table(patterns: Array) -> tuple[Array, Array] | None:
+    """Return the sorted distinct patterns and the index of each entry, if there are at most 256.
+
+    Starts from a sample and adds what it missed: sorting the whole array would take far longer.
+    """
+    table = np.unique(spread_sample(patterns, _SAMPLE))
+    for _ in range(8):
+        indices = _look_up(patterns, table) if table.size <= LARGEST_TABLE else None
+        if indices is None:
+            return None
+        missing = np.flatnonzero(table[indices] != patterns)
+        if not missing.size:
+            return table, indices
+        table = np.union1d(table, patterns[missing[: 16 * _SAMPLE]])
+    return None
+
+
+def as_multiples(table: Array) -> tuple[Any, Array] | None:
+    """Return a float step and int8 factors whose products are exactly the floats of ``table``."""
+    values = table.view(f"f{table.itemsize}")
+    sizes = np.abs(values[values != 0])
+    if not sizes.size or not np.isfinite(sizes).all():
+        return None
+    whole = sizes.max() / values.dtype.type(127)
+    for step in (sizes.min(), whole, np.nextafter(whole, sizes.max()), np.nextafter(whole, 0 * whole)):
+        # denormals are out: whether a product may be one depends on a mode of the processor
+        if step < np.finfo(values.dtype).tiny or sizes.max() / step > 127.5:
+            continue
+        factors = np.rint(values / step)
+        if np.array_equal((factors * step).view(table.dtype), table):
+            return step, np.where(np.signbit(values) & (values == 0), _NEGATIVE_ZERO, factors).astype(np.int8)
+    return None
+
+
+def from_multiples(factors: Array, step: Any) -> Array:
+    """Return the patterns of the products; the inverse of `as_multiples`."""
+    with np.errstate(all="ignore"):
+        values = factors.astype(step.dtype) * step
+    values[factors == _NEGATIVE_ZERO] = -0.0
+    return values.view(f"u{step.itemsize}")
+
+
+def as_single(patterns: Array) -> Array | None:
+    """Return float64 as float32."""
+    return _narrow(patterns, "f4")
+
+
+def as_half(patterns: Array) -> Array | None:
+    """Return float32 as float16."""
+    return _narrow(patterns, "f2")
+
+
+def as_brain(patterns: Array) -> Array | None:
+    """Return float32 as bfloat16."""
+    if (spread_sample(patterns, _SAMPLE) & 0xFFFF).any() or (patterns & 0xFFFF).any():
+        return None
+    return (patterns >> 16).astype(np.uint16)
+
+
+def from_brain(patterns: Array) -> Array:
+    """Return bfloat16 as float32."""
+    return patterns.astype(np.uint32) << 16
+
+
+def widen(patterns: Array, itemsize: int) -> Array:
+    """Return the patterns of the same floats in ``itemsize`` bytes."""
+    with np.errstate(all="ignore"):
+        return patterns.view(f"f{patterns.itemsize}").astype(f"f{itemsize}").view(f"u{itemsize}")
+
+
+def _look_up(patterns: Array, table: Array) -> Array | None:
+    """Return for each pattern its index in ``table``; any index if it is not there.
+
+    One gather from 2**16 slots, by a hash under which the table has no collisions, found by trying.
+    """
+    bits = patterns.itemsize * 8
+    for attempt in range(64):
+        factor = patterns.dtype.type(0x9E3779B97F4A7C15 * (2 * attempt + 1) % (1 << bits))
+        slots = table * factor >> max(bits - 16, 0)
+        if np.unique(slots).size == table.size:
+            indices = np.zeros(1 << 16, np.uint8)
+            indices[slots] = np.arange(table.size)
+            return indices[patterns * factor >> max(bits - 16, 0)]
+    return None
+
+
+def _narrow(patterns: Array, shorter: str) -> Array | None:
+    longer = f"f{patterns.itemsize}"
+    for part in (spread_sample(patterns, _SAMPLE), patterns):
+        values = part.view(longer)
+        with np.errstate(all="ignore"):
+            narrow = values.astype(shorter)
+            back = narrow.astype(longer)
+        if not np.array_equal(back.view(part.dtype), part):
+            return None
+    # processors differ in what they do to a NaN's payload, and to denormals of single precision
+    fragile = np.isnan(narrow)
+    if shorter == "f4":
+        fragile |= (np.abs(narrow) < np.finfo(np.float32).tiny) & (narrow.view(np.uint32) << 1 != 0)
+    return None if fragile.any() else narrow.view(f"u{narrow.itemsize}")

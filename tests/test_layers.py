@@ -1,0 +1,95 @@
+"""Imports go down only; the attacks know the types alone; Flower's private names live in one module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+LAYERS = [
+    {"cli", "__main__"},
+    {"client_app", "server_app", "engine"},
+    {"federation"},
+    {"leakage"},
+    {"config", "results", "report"},
+    {"overrides", "client", "audit", "strategies", "tap"},
+    {"messages", "client_state"},
+    {"training", "defenses"},
+    {"data"},
+    {"transforms", "wire", "selection", "secagg", "privacy", "models", "copies", "held_tensor"},
+    {"types", "seeding", "torchvision_cpu", "flwr_internals", "progress"},
+]
+"""Highest first: a module may import from its own layer or from a lower one."""
+
+ATTACKS_MAY_IMPORT = {"fl_app.types", "fl_app.torchvision_cpu"}
+PUBLIC_FLOWER = ("flwr.app", "flwr.serverapp", "flwr.clientapp", "flwr.simulation")
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer_of(part: str) -> int:
+    return next(i for i, layer in enumerate(LAYERS) if part in layer)
+
+
+def modules(repository: Path, package: str) -> list[Path]:
+    return sorted((repository / package).rglob("*.py"))
+
+
+def part_of(path: Path, repository: Path) -> str:
+    return path.relative_to(repository / "fl_app").parts[0].removesuffix(".py")
+
+
+def test_every_module_has_a_layer(repository):
+    parts = {part_of(path, repository) for path in modules(repository, "fl_app")} - {"__init__"}
+    assert parts <= set().union(*LAYERS)
+
+
+def test_imports_go_down_only(repository):
+    upward = []
+    for path in modules(repository, "fl_app"):
+        part = part_of(path, repository)
+        if part == "__init__":
+            continue
+        for name in imports(path):
+            pieces = name.split(".")
+            if pieces[0] == "fl_app" and len(pieces) > 1 and any(pieces[1] in layer for layer in LAYERS):
+                if layer_of(pieces[1]) < layer_of(part):
+                    upward.append(f"{path.relative_to(repository)} imports {name}")
+    assert not upward
+
+
+def test_fl_app_never_imports_the_attacks(repository):
+    for path in modules(repository, "fl_app"):
+        assert not {name for name in imports(path) if name.split(".")[0] == "attacks"}, path
+
+
+def test_the_attacks_import_the_types_and_nothing_else_of_fl_app(repository):
+    for path in modules(repository, "attacks"):
+        names = {name for name in imports(path) if name.split(".")[0] == "fl_app"}
+        allowed = {n for n in names if any(n == ok or n.startswith(ok + ".") for ok in ATTACKS_MAY_IMPORT)}
+        assert names == allowed, path
+
+
+def test_private_names_of_flower_live_in_one_module(repository):
+    for path in modules(repository, "fl_app") + modules(repository, "attacks"):
+        if path.name == "flwr_internals.py":
+            continue
+        private = {
+            name
+            for name in imports(path)
+            if name.split(".")[0] == "flwr" and not name.startswith(PUBLIC_FLOWER)
+        }
+        assert not private, path
+
+
+@pytest.mark.parametrize("package", ["fl_app", "attacks"])
+def test_every_module_says_what_it_is_for(repository, package):
+    silent = [path for path in modules(repository, package) if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent
