@@ -70,7 +70,7 @@ def measure(make_model: Callable[[], nn.Module], repeats: int = 3) -> tuple[floa
 def main() -> None:
     """Print one table per model."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="the best time of so many counts")
     repeats = parser.parse_args().repeats
     torch.set_num_threads(THREADS)
     models: dict[str, Callable[[], nn.Module]] = {
@@ -84,16 +84,19 @@ def main() -> None:
         for row in rows:
             times = (row.encode / backward, row.decode / backward, (row.encode + row.decode) / backward)
             of_bound = f"{row.size / row.bound:10.4f}" if row.bound else f"{'':10}"
-            print(f"{row.case:30}{row.size:12,}{row.size / dense:10.4f}{of_bound}" + "".join(f"{t:9.3f}" for t in times))
+            print(
+                f"{row.case:30}{row.size:12,}{row.size / dense:10.4f}{of_bound}"
+                + "".join(f"{t:9.3f}" for t in times)
+            )
         print()
 
 
 def _train(model: nn.Module, repeats: int) -> tuple[Update, Update, Update, float]:
-    """Take a few SGD steps on smooth random images; return weights, gradient, an earlier gradient, and seconds."""
+    """Take SGD steps on smooth random images; return weights, a gradient, an earlier one, and seconds."""
     names = [name for name, _ in model.named_parameters()]
     parameters = list(model.parameters())
     seconds, gradients, before = [], [], {}
-    for _ in range(repeats + 1):
+    for _ in range(2 * repeats + 1):
         images = nn.functional.interpolate(torch.randn(BATCH, 3, 8, 8), scale_factor=4, mode="bilinear")
         loss = cross_entropy(model(images), torch.randint(10, (BATCH,)))
         start = time.perf_counter()

@@ -128,7 +128,7 @@ class Auditor:
                 update=decode(seen.update, weights),
                 sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
                 truth=truth,
-                raw=raw,
+                raw=_in_order(raw, weights),
             )
         except (MessageError, CodecError) as error:
             logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
@@ -172,6 +172,15 @@ def observe(
 
 def _chosen(number: int, chosen: Chosen) -> bool:
     return chosen == "all" or number in chosen
+
+
+def _in_order(raw: Update | None, weights: Update) -> Update | None:
+    """Return the raw update with the model's names in the model's order (safetensors sorts)."""
+    if raw is None:
+        return None
+    if raw.keys() != weights.keys():
+        raise MessageError(f"the raw update must have the names {sorted(weights)}, got {sorted(raw)}")
+    return {name: raw[name] for name in weights}
 
 
 def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

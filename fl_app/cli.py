@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -91,10 +91,15 @@ def _check_before_hydra(overrides: list[str]) -> None:
 
 def _hydra_job(cfg: DictConfig) -> None:
     state = HydraConfig.get()
+    _show_logs(bool(state.verbose))
     folder = Path(state.runtime.output_dir)
     overrides = [*state.overrides.task, f"run_dir={quote(folder)}"]
-    _run(server_app.app, client_app.app, {_OVERRIDES: join_overrides(overrides)}, cfg.clients, cfg.engine)
+    _run(server_app.app, client_app.app, {_OVERRIDES: join_overrides(overrides)}, cfg.clients, _plain(cfg.engine))
     _announce(folder)
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(cfg))
 
 
 def _simulate() -> None:
@@ -110,7 +115,7 @@ def _simulate() -> None:
         overrides += [f"clients={supernodes}"] if supernodes is not None else []
         overrides += [f"engine={args.backend}"] if args.backend else []
         cfg = compose(join_overrides(overrides))
-        supernodes, engine = cfg.clients, OmegaConf.to_container(cfg.engine)
+        supernodes, engine = cfg.clients, _plain(cfg.engine)
         folder = Path(cfg.run_dir) if cfg.run_dir else new_folder(Path("runs"), cfg.choices.defense)
         run_config[_OVERRIDES] = join_overrides([*overrides, f"run_dir={quote(folder)}"])
     elif supernodes is None:
@@ -194,7 +199,7 @@ def _run(
 def _announce(folder: Path) -> None:
     console = Console()
     console.print(comparison_table(comparison_rows([folder])))
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    console.print(f"report: {folder.resolve() / 'report.html'}", soft_wrap=True)
 
 
 def _report() -> None:
@@ -212,9 +217,11 @@ def _report() -> None:
 
 
 def _show_logs(verbose: bool) -> None:
+    """Show warnings (or everything) of ours and of Flower; a run's own log is in its folder."""
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    for name in ("fl_app", "attacks"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    for handler in logging.getLogger().handlers + logging.getLogger("flwr").handlers:
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
         handler.setLevel(level)
+    flower = logging.getLogger("flwr")
+    flower.setLevel(level)
+    flower.propagate = False  # it has a console handler of its own

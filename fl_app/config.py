@@ -68,7 +68,9 @@ def server_parts(overrides: str) -> ServerParts:
             device=_device(cfg.device), dtype=getattr(torch, cfg.dtype)
         )
     _build(cfg, "defense")  # a defense that cannot be built is an error of the run, not of every client
-    strategy = _build(cfg, "strategy", partial=True)(
+    strategy = _build(
+        cfg,
+        "strategy",
         spec,
         _build(cfg, "schedule"),
         clients=cfg.clients,
@@ -102,12 +104,16 @@ def prepare_process(overrides: str) -> None:
         torch.set_num_threads(threads)
 
 
-def _build(cfg: DictConfig, key: str, *, partial: bool = False) -> Any:
-    """Instantiate the node ``key``; what its factory refuses is a ConfigError."""
+def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
+    """Call the factory that the node ``key`` names; what it refuses is a ConfigError."""
     try:
-        return instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=partial)
+        # partial, then called: Hydra would take objects among the arguments for configs
+        factory = instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=True)
+        return factory(*args, **given)
     except InstantiationException as error:
         raise ConfigError(f"{key}: {error.__cause__ or error}") from error
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _spec(cfg: DictConfig, dataset: Dataset) -> ModelSpec:

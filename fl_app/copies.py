@@ -28,6 +28,9 @@ def copy_records(content: RecordDict) -> RecordDict:
 def _copy_record(
     record: ArrayRecord | ConfigRecord | MetricRecord,
 ) -> ArrayRecord | ConfigRecord | MetricRecord:
-    if isinstance(record, ArrayRecord):
-        return ArrayRecord(dict(record.items()))
-    return type(record)({key: copy(value) for key, value in record.items()})
+    if not isinstance(record, ArrayRecord):
+        return type(record)({key: copy(value) for key, value in record.items()})
+    twin = ArrayRecord()  # item by item: its constructor would copy every Array
+    for name, array in record.items():
+        twin[name] = array
+    return twin

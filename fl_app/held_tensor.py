@@ -38,7 +38,10 @@ class HeldTensor(Array):
 
 def hold(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Put tensors into a record without copying them."""
-    return ArrayRecord({name: HeldTensor(tensor.detach()) for name, tensor in tensors.items()})
+    record = ArrayRecord()  # item by item: its constructor would copy every Array
+    for name, tensor in tensors.items():
+        record[name] = HeldTensor(tensor.detach())
+    return record
 
 
 def release(record: ArrayRecord, device: torch.device | None = None) -> Update:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fl_app.audit import Public, Sighting, observe
 from fl_app.config import ServerParts
 from fl_app.progress import track
@@ -23,9 +25,15 @@ def attack_sightings(sightings: list[Sighting], parts: ServerParts, results: Res
     if not sightings:
         results.content["notes"].append("no attacked client answered in an attacked round: nothing to attack")
     for sighting in sightings:
-        for undefended in (False, True) if sighting.raw is not None else (False,):
+        for undefended in (False, True) if _was_defended(sighting) else (False,):
             results.content["attacks"].append(_attack(sighting, undefended, parts, results.folder))
             results.save()
+
+
+def _was_defended(sighting: Sighting) -> bool:
+    """Say whether the raw update is known and is another than the one that was sent."""
+    raw, sent = sighting.raw, sighting.update
+    return raw is not None and any(not torch.equal(raw[name].to(sent[name].device), sent[name]) for name in sent)
 
 
 def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -182,10 +183,13 @@ def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | N
     record = content.config_records[_AUDIT]
     del content[_AUDIT]
     truth, raw = record.get("truth"), record.get("raw")
-    return (
-        Truth(**load(truth)) if isinstance(truth, bytes) else None,
-        load(raw) if isinstance(raw, bytes) else None,
-    )
+    try:
+        return (
+            Truth(**load(truth)) if isinstance(truth, bytes) else None,
+            load(raw) if isinstance(raw, bytes) else None,
+        )
+    except (SafetensorError, TypeError) as error:
+        raise MessageError(f"message: the audit record cannot be read: {error}") from error
 
 
 def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> int:

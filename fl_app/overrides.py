@@ -8,6 +8,7 @@ under ``overrides``; server and clients compose it from the same ``conf/``.
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,9 +47,10 @@ def compose(overrides: str = "") -> DictConfig:
         choices = {
             k: v for k, v in composed.hydra.runtime.choices.items() if "/" not in k and k != "experiment"
         }
-        with _open(composed):
-            del composed["hydra"]
-            composed.choices = choices
+        OmegaConf.set_struct(composed, False)
+        OmegaConf.set_readonly(composed, False)
+        del composed["hydra"]
+        composed.choices = choices
         config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(wanted, error)) from error
@@ -73,7 +75,9 @@ def join_overrides(overrides: Sequence[str]) -> str:
 
 def quote(value: str | Path) -> str:
     """Return ``value`` as a Hydra value, whatever signs it holds."""
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # in Hydra's grammar a backslash is itself, except before a quote
+    inner = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
+    return f"'{inner}'"
 
 
 def _compose(overrides: list[str]) -> DictConfig:
@@ -90,13 +94,6 @@ def _no_hydra() -> Iterator[None]:
         yield
     finally:
         GlobalHydra.instance().hydra = outer
-
-
-@contextmanager
-def _open(cfg: DictConfig) -> Iterator[None]:
-    OmegaConf.set_struct(cfg, False)
-    OmegaConf.set_readonly(cfg, False)
-    yield
 
 
 def _explain(overrides: list[str], error: Exception) -> str:

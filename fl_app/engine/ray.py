@@ -31,8 +31,11 @@ def run_on_ray(
     # imported here: Ray's runtime is heavy and only this engine needs it
     from flwr.simulation import run_simulation
 
-    resources = {"num_cpus": 1, "num_gpus": _gpu_share(num_supernodes)}
-    config = {"client_resources": resources} | (backend_config or {})
+    config = dict(backend_config or {})
+    resources = {"num_cpus": 1, "num_gpus": None} | config.get("client_resources", {})
+    if resources["num_gpus"] is None:
+        resources["num_gpus"] = _gpu_share(num_supernodes)
+    config["client_resources"] = resources
     run_simulation(
         server_app=_configured_server(server_app, run_config),
         client_app=_ConfiguredClient(client_app, run_config, {"allow-audit": True}),

@@ -163,11 +163,13 @@ def _difference(run: Run) -> str | None:
 
 
 def _accuracy(run: Run) -> list[Child]:
-    compare: list[Child] = [
+    compare: Child = [
         "One run cannot tell what the defense cost: ",
         element("code", "fl-app-report A B", class_="whole"),
         " compares it with a run without a defense.",
     ]
+    if run.defense == "none":
+        compare = "This run has no defense: it is what defended runs are to be compared with."
     if run.accuracy is None:
         return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
     rounds = len(run.rounds)
@@ -193,7 +195,7 @@ def _bytes(run: Run) -> list[Child]:
         else ""
     )
     return [
-        _big(f"{format_bytes(up)} up, {format_bytes(down)} down"),
+        _big(f"{_whole(format_bytes(up))} up, {_whole(format_bytes(down))} down"),
         _text(each),
         _text(_against_dense(up, down, dense)),
     ]
@@ -209,6 +211,11 @@ def _against_dense(up: float | None, down: float | None, dense: float | None) ->
     total = f"{format_factor(dense, used)} fewer" if dense >= used else f"{format_factor(used, dense)} more"
     halves = f"up {format_factor(dense / 2, up)}, down {format_factor(dense / 2, down)}"
     return f"{taken}: this run sent {total} bytes (dense ÷ sent: {halves})."
+
+
+def _whole(quantity: str) -> str:
+    # a line must not end between a number and its unit
+    return quantity.replace(" ", "\u00a0")
 
 
 def _big(text: str, unit: str = "") -> Html:

@@ -75,7 +75,7 @@ class Point(NamedTuple):
 def plot_accuracy(curves: Sequence[Curve], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy in percent over rounds."""
     # a legend of many rows must not eat the chart
-    figure, axes = _chart(theme, height=3.1 if len(curves) <= 1 else 3.4 + 0.11 * len(curves))
+    figure, axes = _chart(theme, height=2.9 if len(curves) <= 1 else 3.2 + 0.11 * len(curves))
     _draw_curves(axes, curves, theme)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_formatter(_axis_percent))
@@ -108,7 +108,7 @@ def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
 
 def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy against leakage; the upper left corner is the place to be."""
-    figure, axes = _chart(theme, height=4.2)
+    figure, axes = _chart(theme, height=4.0)
     for point, (color, marker, _) in zip(points, _looks(theme), strict=False):
         axes.errorbar(
             point.x,
@@ -124,9 +124,7 @@ def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
         )
     axes.margins(x=0.16, y=0.16)
     axes.yaxis.set_major_formatter(_formatter(_axis_percent))
-    axes.set(
-        xlabel="PSNR of the attacker's best image (dB): further left leaks less", ylabel="final accuracy"
-    )
+    axes.set(xlabel="leak: PSNR of the attacker's best image (dB)", ylabel="final accuracy")
     _label_points(figure, axes, points, theme)
     return _png(figure)
 
@@ -173,7 +171,7 @@ def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | s
     Path(path).write_bytes(_png(figure))
 
 
-def _chart(theme: Theme, *, width: float = 5.4, height: float = 3.1) -> tuple[Figure, Axes]:
+def _chart(theme: Theme, *, width: float = 4.8, height: float = 2.9) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), facecolor=theme.ground, layout="constrained")
     axes = figure.subplots()
     axes.set_facecolor(theme.ground)
@@ -181,7 +179,7 @@ def _chart(theme: Theme, *, width: float = 5.4, height: float = 3.1) -> tuple[Fi
     axes.spines["bottom"].set_color(theme.muted)
     axes.grid(axis="y", color=theme.line, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=theme.muted, labelsize=9.5, length=0)
+    axes.tick_params(colors=theme.muted, labelsize=10, length=0)
     axes.xaxis.label.set(color=theme.ink, fontsize=10)
     axes.yaxis.label.set(color=theme.ink, fontsize=10)
     return figure, axes
@@ -224,7 +222,7 @@ def _legend_below(figure: Figure, axes: Axes, theme: Theme) -> None:
             loc="outside lower center",
             ncols=columns,
             frameon=False,
-            fontsize=9.5,
+            fontsize=10,
             labelcolor=theme.ink,
         )
 

@@ -95,16 +95,16 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     fewer they are than dense ones.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for title in ("defense", "model", "data", "seeds"):
-        table.add_column(title, overflow="fold")
+    table.add_column("defense", overflow="fold", min_width=8)
+    table.add_column("model\ndata", overflow="fold", min_width=6)
+    table.add_column("seeds", overflow="fold")
     numbers = ["accuracy %\nbest", "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM"]
     for title in [*numbers, "leak with\ndB, SSIM", "ε", "seconds"]:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         cells = [
             row.label if row.status == "finished" else f"{row.label} ({row.status})",
-            row.model,
-            row.data,
+            f"{row.model}\n{row.data}",
             ", ".join(row.seeds),
             f"{_terse(row.accuracy, 1, scale=100)}\n{_terse(row.best_accuracy, 1, scale=100)}",
             _byte_cell(row, row.uplink_per_round),
@@ -112,7 +112,7 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
             _leak_cell(row.undefended),
             _leak_cell(row.defended),
             _terse(row.epsilon, 2),
-            _terse(row.seconds, 1),
+            format_number(row.seconds and row.seconds.mean, 1),
         ]
         # as Text: a label with brackets would be read as rich markup
         table.add_row(*map(Text, cells))
@@ -210,7 +210,7 @@ def _leak(runs: list[Run], update: str) -> Leak:
 
 
 def _terse(spread: Spread | None, decimals: int, *, scale: float = 1) -> str:
-    # eleven columns have to fit a terminal: no unit, no spaces
+    # ten columns have to fit a terminal: no unit, no spaces
     return show_spread(spread, lambda value: format_number(value and value * scale, decimals)).replace(
         " ", ""
     )

@@ -107,9 +107,9 @@ def _table(rows: list[ComparisonRow], base: Path) -> Html:
 
 
 def _cells(row: ComparisonRow, base: Path) -> list[Html]:
-    state = None if row.status == "finished" else element("small", row.status)
+    state = None if row.status == "finished" else element("small", " ", row.status)
     return [
-        _word(row.defense, element("small", row.differs) if row.differs else None, state),
+        _word(row.defense, element("small", " ", row.differs) if row.differs else None, state),
         _word(row.model),
         _word(row.data),
         element("td", [_seed_link(row, i, base) for i in range(len(row.seeds))], data_value=row.seeds[0]),
@@ -147,21 +147,28 @@ def _sort_key(spread: Spread | None) -> str:
 
 
 def _bytes(sent: Spread | None, dense: float | None) -> Html:
-    return _number(
-        sent, format_bytes, element("small", " ", format_factor(dense, sent and sent.mean)) if sent else None
-    )
+    if sent is None:
+        return _number(None, format_bytes)
+    # a deviation below the last digit shown says nothing
+    steady = sent.std is None or sent.std < 0.0005 * abs(sent.mean)
+    below = element("small", " ", format_factor(dense, sent.mean))
+    return _number(Spread(sent.mean, None) if steady else sent, format_bytes, below)
 
 
 def _leak(leak: Leak, metric: Metric) -> Html:
     worst, mean = leak.worst[metric.name], leak.mean[metric.name]
     if metric is LPIPS and leak.lpips_missing:
-        return element("td", "not measured", class_="number", data_value="")
+        return element("td", element("small", "not measured"), class_="number", data_value="")
     show = _bare_psnr if metric is PSNR else metric.show
-    return _number(worst, show, element("small", f" mean {show_spread(mean, show)}") if mean else None)
+    return _number(
+        worst,
+        show,
+        element("small", " ", show_spread(mean, show), title="mean over all images") if mean else None,
+    )
 
 
 def _bare_psnr(value: float | None) -> str:
-    # twelve columns of scores are wide enough; the header says the unit
+    # the header says the unit: the table is wide enough without it
     return format_number(value, 2)
 
 

@@ -14,6 +14,7 @@ from fl_app.report.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.tiles import read_tiles
 
 UPDATES = {"undefended": "without the defense", "defended": "with the defense"}
+UPDATES_OF_NONE = {"undefended": "raw update", "defended": "as sent, no defense"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Shot:
 
     tile: Image.Image | None
     caption: str
+    sent: bool
+    """Whether it was made from the update that travelled."""
     worst: bool
     """Whether no other image came closer to its original in this column of the whole run."""
 
@@ -44,7 +47,7 @@ def gallery_rows(run: Run) -> list[GalleryRow]:
             cases.setdefault((attack.name, attack.round, attack.client), []).append(attack)
     worst = {_spot(found) for update in UPDATES if (found := closest_image(of_update(run, update)))}
     ordered = sorted(cases.values(), key=_leaked_most)
-    return [row for case in ordered for row in _case_rows(case, worst)]
+    return [row for case in ordered for row in _case_rows(run, case, worst)]
 
 
 def of_update(run: Run, update: str) -> list[Attack]:
@@ -52,10 +55,17 @@ def of_update(run: Run, update: str) -> list[Attack]:
     return [attack for attack in run.attacks if attack.update == update]
 
 
+def update_words(run: Run, attack: Attack) -> str:
+    """Return which update was attacked, in plain words."""
+    words = UPDATES_OF_NONE if run.defense == "none" else UPDATES
+    return words.get(attack.update, attack.update)
+
+
 def column_names(rows: Iterable[GalleryRow]) -> list[str]:
     """Return the columns that any of the rows has: without the defense first, adaptive attackers last."""
     names = dict.fromkeys(name for row in rows for name in row.shots)
-    return sorted(names, key=lambda name: (not name.startswith(UPDATES["undefended"]), name))
+    raw = (UPDATES["undefended"], UPDATES_OF_NONE["undefended"])
+    return sorted(names, key=lambda name: (not name.startswith(raw), name))
 
 
 def picture_caption(attack: Attack, position: int) -> str:
@@ -76,8 +86,8 @@ def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
     figure = Figure(figsize=(width, height), dpi=150, facecolor="white", layout="constrained")
     grid = figure.subplots(len(shown), 1 + len(columns), squeeze=False)
     for line, row in zip(grid, shown, strict=True):
-        cells = [Shot(row.original, row.title, worst=False)]
-        cells += [row.shots.get(name, Shot(None, "", worst=False)) for name in columns]
+        cells = [Shot(row.original, row.title, sent=False, worst=False)]
+        cells += [row.shots.get(name, Shot(None, "", sent=False, worst=False)) for name in columns]
         for axes, shot in zip(line, cells, strict=True):
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
@@ -102,7 +112,7 @@ def _spot(found: tuple[Attack, int]) -> tuple[int, int]:
     return id(found[0]), found[1]
 
 
-def _case_rows(case: list[Attack], worst: set[tuple[int, int]]) -> list[GalleryRow]:
+def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> list[GalleryRow]:
     originals = next((tiles for attack in case if (tiles := read_tiles(attack.truth))), [])
     strips = [(attack, read_tiles(attack.images)) for attack in case]
     count = len(originals) or max((len(tiles) for _, tiles in strips), default=0)
@@ -110,17 +120,18 @@ def _case_rows(case: list[Attack], worst: set[tuple[int, int]]) -> list[GalleryR
     for position in range(count):
         shots: dict[str, Shot] = {}
         for attack, tiles in strips:
-            shots[_free_name(_column(attack), shots)] = Shot(
+            shots[_free_name(_column(run, attack), shots)] = Shot(
                 tile=tiles[position] if position < len(tiles) else None,
                 caption=picture_caption(attack, position),
+                sent=attack.update == "defended",
                 worst=(id(attack), position) in worst,
             )
         rows.append(GalleryRow(_title(case[0], position, count), _tile(originals, position), shots))
     return rows
 
 
-def _column(attack: Attack) -> str:
-    name = UPDATES.get(attack.update, attack.update)
+def _column(run: Run, attack: Attack) -> str:
+    name = update_words(run, attack)
     return f"{name}, adaptive attacker" if attack.adaptive else name
 
 

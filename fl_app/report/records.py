@@ -117,13 +117,13 @@ class Run:
 
     @property
     def defense(self) -> str:
-        """Everything that protects updates, in one label; `none` if nothing does."""
+        """Everything that protects updates, in one label; `none` if nothing does, `unknown` if not said."""
         extras = [
             f"{group}={chosen}"
             for group, off in (("dp", "none"), ("secagg", "off"))
             if (chosen := self.choice(group)) not in (None, off)
         ]
-        defense = self.choice("defense") or "–"
+        defense = self.choice("defense") or "unknown"
         return " + ".join(extras if defense == "none" and extras else [defense, *extras])
 
 
@@ -185,9 +185,11 @@ def as_number(value: object) -> float | None:
 
 def as_text(value: object) -> str | None:
     """Return a string, number or boolean as text, and None for all else."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, str | int | float) else None
+    return str(value) if isinstance(value, int | float) and as_number(value) is not None else None
 
 
 def _entries(value: object) -> list[Mapping[str, object]]:

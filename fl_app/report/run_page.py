@@ -18,7 +18,7 @@ from fl_app.report.formats import (
     format_seconds,
     format_short,
 )
-from fl_app.report.gallery import UPDATES, GalleryRow, Shot, column_names, gallery_rows, plot_gallery
+from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_rows, plot_gallery, update_words
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.records import Attack, Run
 from fl_app.report.runs import load_run
@@ -65,13 +65,15 @@ def themed_image(draw: Callable[[Theme], bytes], alt: str, *, copy: Path | None 
 
 def _title(run: Run) -> str:
     place = [text for text in (run.choice("model"), run.choice("data")) if text]
-    return f"{run.defense} defense" + (f", {' on '.join(place)}" if place else "")
+    defense = "No defense" if run.defense == "none" else f"{run.defense} defense"
+    return defense + (f", {' on '.join(place)}" if place else "")
 
 
 def _head(run: Run) -> list[Child]:
     def counted(value: str | None, noun: str) -> str | None:
         return value and f"{value} {noun}"
 
+    per = f" per {run.epsilon_unit}" if run.epsilon_unit else ""
     facts = [
         counted(run.setting("clients"), "clients"),
         counted(str(len(run.rounds)), "of " + (run.setting("rounds") or DASH) + " rounds"),
@@ -80,11 +82,10 @@ def _head(run: Run) -> list[Child]:
         counted(run.choice("engine"), "engine"),
         run.setting("seed") and f"seed {run.setting('seed')}",
         None if run.parameters is None else f"{format_count(run.parameters)} parameters",
-        None if run.epsilon is None else f"ε = {format_number(run.epsilon, 2)}",
+        None if run.epsilon is None else f"ε{per} = {format_number(run.epsilon, 2)}",
         None
         if run.epsilon_server is None
         else f"ε against the server = {format_number(run.epsilon_server, 2)}",
-        counted(run.epsilon_unit, "is the unit of ε") if run.epsilon is not None else None,
         None if run.seconds is None else format_seconds(run.seconds),
     ]
     return [
@@ -121,7 +122,7 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
     spent = shown = 0
     for row in rows:
         line = [
-            _picture(Shot(row.original, row.title, worst=False), "original not sent for audit"),
+            _picture(Shot(row.original, row.title, sent=False, worst=False), "original not sent for audit"),
             *(_picture(row.shots.get(name), "no picture", name) for name in columns),
         ]
         spent += sum(map(len, line))
@@ -141,7 +142,7 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
         element(
             "div",
             element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}"),
-            class_="panel",
+            class_="panel sideways",
         ),
     ]
 
@@ -149,12 +150,11 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
 def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
     if shot is None or shot.tile is None:
         return element("div", missing, class_="missing")
-    look = " shut" if column.startswith(UPDATES["defended"]) else ""
     return element(
         "figure",
         element("img", class_="tile", src=tile_uri(shot.tile), alt=f"{column or 'original'}: {shot.caption}"),
         element("figcaption", shot.caption),
-        class_=f"worst{look}" if shot.worst else None,
+        class_=f"worst {'shut' if shot.sent else 'open'}" if shot.worst else None,
     )
 
 
@@ -165,18 +165,18 @@ def _attack_section(run: Run) -> list[Child]:
     with_images = any(attack.images or worst_score(PSNR, [attack]) is not None for attack in run.attacks)
     shown = METRICS if with_images else ()
     others = list(dict.fromkeys(name for attack in run.attacks for name in attack.others))
-    header = ["attack", "update", "round", "client", "batch"]
-    header += [*(metric.title for metric in shown), "labels", *others, "objective", "seconds"]
+    header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
+    header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
         [
             f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
-            UPDATES.get(attack.update, attack.update),
-            _plain(attack.round),
-            attack.client or DASH,
-            _plain(attack.batch_size),
+            update_words(run, attack),
             *(_score_cell(metric, attack) for metric in shown),
             _label_cell(attack),
             *(format_short(attack.others.get(name)) for name in others),
+            _plain(attack.round),
+            attack.client or DASH,
+            _plain(attack.batch_size),
             format_short(attack.objective),
             format_number(attack.seconds, 1),
         ]
@@ -241,7 +241,7 @@ def _grants(run: Run) -> list[Child]:
             "p",
             "In an attacked round the attacked client's batch was set by ",
             element("code", f"audit.batch_size={batch or DASH}"),
-            "; smaller batches leak more.",
+            ".",
         ),
         element("ul", items),
     ]
@@ -258,10 +258,10 @@ def _grant_words(attack: Attack) -> str:
             given.append(_GRANTS.get(name, name))
         else:
             given.append(f"{_GRANTS.get(name, name)} ({_brief(value)})")
-    if attack.labels_from and attack.labels_from != "granted":
-        given.append(f"labels came from {attack.labels_from}")
-    words = ", ".join(["the model and the update", *given])
-    return f"{words}. Not granted: {', '.join(withheld)}." if withheld else f"{words}."
+    words = ", ".join(["the model and the update", *given]) + "."
+    words += f" Not granted: {', '.join(withheld)}." if withheld else ""
+    inferred = attack.labels_from and attack.labels_from != "granted"
+    return f"{words} Labels came from: {attack.labels_from}." if inferred else words
 
 
 _GRANTS = {
@@ -290,11 +290,11 @@ def _attack_notes(run: Run) -> list[Child]:
     notes: dict[str, list[str]] = {}
     for attack in run.attacks:
         for note in attack.notes:
-            notes.setdefault(note, []).append(f"{attack.name} {UPDATES.get(attack.update, attack.update)}")
+            notes.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
     if not notes:
         return []
     items = [
-        element("li", note, " ", element("small", f"({', '.join(dict.fromkeys(who))})"))
+        element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
         for note, who in notes.items()
     ]
     return [element("h3", "What the attacks said about themselves"), element("ul", items)]

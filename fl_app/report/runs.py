@@ -38,9 +38,10 @@ def load_run(run_dir: Path | str) -> Run:
     return parse_run(Path(run_dir), _read(Path(run_dir) / RESULT))
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural(result: Path) -> list[tuple[int, str]]:
     # run 10 comes after run 2: digits compare by value (their length first), text by itself
-    return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", str(path))]
+    folder = str(result.parent)
+    return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", folder)]
 
 
 def _read(path: Path) -> Mapping[str, object]:

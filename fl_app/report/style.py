@@ -22,7 +22,7 @@ body {
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif;
 }
 main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-main.wide { max-width: 1440px; }
+main.wide { max-width: 1560px; }
 h1 {
   font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: .2rem 0 .8rem;
   overflow-wrap: anywhere;
@@ -58,7 +58,7 @@ code.whole { white-space: nowrap; }
 .card.shut { border-top-color: var(--shut); }
 .card h2 { margin: 0; font-size: 1rem; font-weight: 600; }
 .card .big {
-  font-size: 2.1rem; font-weight: 700; line-height: 1.2; margin: .2rem 0; letter-spacing: -.01em;
+  font-size: 1.9rem; font-weight: 700; line-height: 1.2; margin: .2rem 0; letter-spacing: -.01em;
 }
 .card .big small { font-size: .95rem; font-weight: 500; letter-spacing: 0; }
 .pair { display: flex; gap: .8rem; margin: .8rem 0 0; }
@@ -73,6 +73,7 @@ figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
   display: grid; gap: 1rem .8rem; justify-content: start;
   grid-template-columns: repeat(var(--columns), minmax(5.5rem, 12rem));
 }
+.sideways { overflow-x: auto; }
 .gallery .head { font-weight: 600; font-size: .9rem; align-self: end; line-height: 1.3; }
 .gallery .missing {
   aspect-ratio: 1; border: 1px dashed var(--line); border-radius: 6px; display: grid; place-items: center;
@@ -89,7 +90,7 @@ figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
 .panel .scroll, details .scroll { background: none; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td {
-  padding: .45rem .7rem; text-align: left; vertical-align: top;
+  padding: .45rem .6rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line);
 }
 tbody tr:last-child td { border-bottom: 0; }
@@ -97,7 +98,8 @@ th { font-weight: 600; color: var(--muted); white-space: nowrap; vertical-align:
 th.group { text-align: center; border-left: 1px solid var(--line); }
 td { max-width: 24rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
-td small { display: block; min-width: 6rem; }
+td small { display: block; }
+td:not(.number) small { min-width: 7rem; }
 th button { all: unset; cursor: pointer; }
 th button:hover, th[aria-sort] button {
   color: var(--ink); text-decoration: underline; text-underline-offset: 3px;
@@ -109,7 +111,10 @@ th[aria-sort=descending] button::after { content: " ▼"; }
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr));
   gap: 1rem;
 }
-.wide th, .wide td { padding-inline: .5rem; }
+.wide th, .wide td { padding-inline: .45rem; }
+.wide thead tr:last-child th:first-child, .wide tbody td:first-child {
+  position: sticky; left: 0; background: var(--card);
+}
 .panel img.chart { display: block; width: 100%; height: auto; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
 .panel h3 { margin-top: 0; }
@@ -127,8 +132,9 @@ ul { padding-left: 1.2rem; margin: .4rem 0; }
 @media (max-width: 560px) {
   main { padding: 1.2rem .9rem 3rem; }
   .card, .panel { padding: .9rem 1rem; }
-  .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
-  .gallery figcaption, .gallery .head { font-size: .75rem; }
+  .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }
+  .gallery figcaption, .sideways { overflow-x: auto; }
+.gallery .head { font-size: .75rem; }
 }
 @media print {
   details:not([open]) > *:not(summary) { display: none; }

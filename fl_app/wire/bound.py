@@ -22,14 +22,15 @@ def entropy_bound(update: Mapping[str, Tensor], *, within: Mapping[str, Tensor] 
     Summed over tensors, with n entries (those of the mask, if ``within`` has one), k of them not zero:
 
     - positions: ``log2 C(n, k)`` bits, as if all sets of k positions were equally likely;
-    - values, at most 256 distinct ones: k times the empirical entropy of the values;
-    - values, more than that: an integer costs the empirical entropy of its bit length, and the
-      bits after the leading one; a float costs the empirical entropy of its exponent, and sign and mantissa
-      in full, all in the shortest float format (float64, float32, float16, bfloat16) that holds every value of
-      the tensor exactly.
+    - values: the cheaper of two models. *Symbols*, if there are at most 256 distinct values: k times their
+      empirical entropy, and each distinct value once in full (without it, a tensor of 200 different floats
+      would cost eight bits per value). *Numbers*: an integer costs the empirical entropy of its bit
+      length, and the bits after the leading one; a float costs the empirical entropy of its exponent, and
+      sign and mantissa in full, in the shortest float format (float64, float32, float16, bfloat16) that
+      holds every value of the tensor exactly.
 
-    Statistics, names and shapes count as known. An update whose positions or mantissas are less random
-    than this model says can be coded below the bound.
+    Lengths', exponents' and symbols' frequencies, names and shapes count as known. An update whose
+    positions or mantissas are less random than this model says can be coded below the bound.
     """
     bits = 0.0
     for name, tensor in update.items():
@@ -47,16 +48,27 @@ def _log2_binomial(n: int, k: int) -> float:
 
 
 def _value_bits(values: Array, fmt: Format) -> float:
-    table = find_table(values)
-    if table is not None:
-        return _entropy_bits(table[1])
-    if fmt.family == "float":
-        return min(_float_bits(short, dtype) for short, dtype in _float_forms(values, fmt.dtype))
+    numbers = _float_bits(values, fmt.dtype) if fmt.family == "float" else _integer_bits(values, fmt)
+    found = find_table(values)
+    if found is None:
+        return numbers
+    table, symbols = found
+    return min(numbers, _entropy_bits(symbols) + 8 * table.nbytes)
+
+
+def _integer_bits(values: Array, fmt: Format) -> float:
     words = fold_sign(values, fmt.family)
     lengths = np.zeros(words.size, np.uint8)
     for bit in range(words.itemsize * 8):
         lengths += words >> bit != 0
     return _entropy_bits(lengths) + float((lengths - 1.0).sum())
+
+
+def _float_bits(values: Array, dtype: torch.dtype) -> float:
+    return min(
+        _entropy_bits(_exponents(form, short)) + form.size * (8 * form.itemsize - _EXPONENT_BITS[short])
+        for form, short in _float_forms(values, dtype)
+    )
 
 
 def _entropy_bits(symbols: Array) -> float:
@@ -67,16 +79,12 @@ def _entropy_bits(symbols: Array) -> float:
 
 def _float_forms(values: Array, dtype: torch.dtype) -> list[tuple[Array, torch.dtype]]:
     forms = [(values, dtype)]
-    single = as_single(values) if dtype == torch.float64 else values if dtype == torch.float32 else None
-    if single is not None:
-        forms += [(single, torch.float32)]
-        shorter = ((as_half(single), torch.float16), (as_brain(single), torch.bfloat16))
-        forms += [(short, to) for short, to in shorter if short is not None]
-    return forms
+    single = {torch.float64: as_single, torch.float32: lambda v: v}.get(dtype, lambda _: None)(values)
+    if single is None:
+        return forms
+    shorter = ((single, torch.float32), (as_half(single), torch.float16), (as_brain(single), torch.bfloat16))
+    return forms + [(short, to) for short, to in shorter if short is not None]
 
 
-def _float_bits(values: Array, dtype: torch.dtype) -> float:
-    width = values.itemsize * 8
-    exponent = _EXPONENT_BITS[dtype]
-    exponents = (values << 1) >> (width - exponent)
-    return _entropy_bits(exponents.astype(np.int64)) + values.size * (width - exponent)
+def _exponents(values: Array, dtype: torch.dtype) -> Array:
+    return ((values << 1) >> (8 * values.itemsize - _EXPONENT_BITS[dtype])).astype(np.int64)

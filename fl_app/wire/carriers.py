@@ -23,7 +23,7 @@ def find_table(patterns: Array) -> tuple[Array, Array] | None:
 
     Starts from a sample and adds what it missed: sorting the whole array would take far longer.
     """
-    table = np.unique(spread_sample(patterns, _SAMPLE))
+    table = _distinct(spread_sample(patterns, _SAMPLE))
     for _ in range(8):
         indices = _look_up(patterns, table) if table.size <= LARGEST_TABLE else None
         if indices is None:
@@ -31,10 +31,11 @@ def find_table(patterns: Array) -> tuple[Array, Array] | None:
         missing = np.flatnonzero(table[indices] != patterns)
         if not missing.size:
             return table, indices
-        table = np.union1d(table, patterns[missing[: 16 * _SAMPLE]])
+        table = _distinct(np.concatenate([table, patterns[missing[: 16 * _SAMPLE]]]))
     return None
 
 
+@np.errstate(all="ignore")
 def as_multiples(table: Array) -> tuple[Any, Array] | None:
     """Return a float step and int8 factors whose products are exactly the floats of ``table``."""
     values = table.view(f"f{table.itemsize}")
@@ -88,16 +89,27 @@ def widen(patterns: Array, itemsize: int) -> Array:
         return patterns.view(f"f{patterns.itemsize}").astype(f"f{itemsize}").view(f"u{itemsize}")
 
 
+def _distinct(array: Array) -> Array:
+    # numpy's own unique is several times slower on a few thousand entries
+    ordered = np.sort(array)
+    first = np.ones(ordered.size, bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
 def _look_up(patterns: Array, table: Array) -> Array | None:
     """Return for each pattern its index in ``table``; any index if it is not there.
 
-    One gather from 2**16 slots, by a hash under which the table has no collisions, found by trying.
+    One gather from 2**16 slots, by a hash under which the table has no collisions, found by trying:
+    ten times as fast as a binary search, once there are enough patterns to fill the slots for.
     """
+    if patterns.size <= 2 * _SAMPLE:
+        return np.minimum(np.searchsorted(table, patterns), table.size - 1).astype(np.uint8)
     bits = patterns.itemsize * 8
     for attempt in range(64):
         factor = patterns.dtype.type(0x9E3779B97F4A7C15 * (2 * attempt + 1) % (1 << bits))
         slots = table * factor >> max(bits - 16, 0)
-        if np.unique(slots).size == table.size:
+        if _distinct(slots).size == table.size:
             indices = np.zeros(1 << 16, np.uint8)
             indices[slots] = np.arange(table.size)
             return indices[patterns * factor >> max(bits - 16, 0)]

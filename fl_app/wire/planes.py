@@ -37,7 +37,7 @@ def plan_planes(words: Array) -> Plan:
     """Cut ``words`` (at least one) into planes and pack those that have few symbols."""
     width = words.itemsize
     planes = words.astype(words.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(-1, width)
-    packed, details, cost = 0, bytearray(), 0.0
+    packed, details = 0, bytearray()
     pieces: list[tuple[Stream, Array]] = []
     for i in range(width):
         plane = np.ascontiguousarray(planes[:, width - 1 - i])
@@ -48,9 +48,13 @@ def plan_planes(words: Array) -> Plan:
             packed |= 1 << i
             details += bytes([packing, base])
             pieces += _pack(plane, packing, base, _stream_of(i))
-        seen = spread_sample(plane, _SAMPLE)
-        cost += order0_size(seen) * (plane.size / seen.size)
-    return Plan(bytes([packed, *details]), pieces, 1 + len(details) + cost)
+    return Plan(bytes([packed, *details]), pieces)
+
+
+def estimate_planes(sample: Array, count: int) -> float:
+    """Estimate the bytes of `plan_planes` for ``count`` words that look like ``sample``."""
+    planes = sample.view(np.uint8).reshape(-1, sample.itemsize)
+    return 1 + sum(order0_size(planes[:, i], count) for i in range(sample.itemsize))
 
 
 def read_planes(count: int, width: int, header: HeaderReader, streams: StreamReader) -> Array:
@@ -72,7 +76,7 @@ def read_planes(count: int, width: int, header: HeaderReader, streams: StreamRea
 def spread_sample(array: Array, size: int) -> Array:
     """Return about ``size`` entries that lie evenly in ``array``, or all of a short one."""
     # an odd stride: an even one could meet the same column of every row
-    return array[:: array.size // size | 1] if array.size > size else array
+    return np.ascontiguousarray(array[:: array.size // size | 1]) if array.size > size else array
 
 
 def _stream_of(plane: int) -> Stream:

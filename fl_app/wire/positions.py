@@ -17,7 +17,7 @@ class Mode(IntEnum):
     NONE = 0
     """All entries are zero."""
     DENSE = 1
-    """All entries are written as values, zeros among them."""
+    """No entry is zero."""
     BITMAP = 2
     GAPS = 3
     """Distances between non-zero entries."""
@@ -32,19 +32,15 @@ _DENSE_ENOUGH = 0.125
 
 
 def plan_positions(nonzero: Array, where: Array) -> tuple[Mode, Plan]:
-    """Choose how to write ``where``, the sorted indices of the true entries of ``nonzero``."""
+    """Choose how to write ``where``, the sorted indices of the true entries of ``nonzero``; some, not all."""
     n, k = nonzero.size, where.size
-    if k in (0, n):
-        return (Mode.DENSE if k else Mode.NONE), Plan(b"", [], 0)
     bits = np.packbits(nonzero, bitorder="little")
-    bitmap = Plan(b"", [(Stream.BITMAPS, bits)], coded_size(bits))
+    bitmap = Plan(b"", [(Stream.BITMAPS, bits)])
     if min(k, n - k) > _DENSE_ENOUGH * n:
         return Mode.BITMAP, bitmap
-    few = where if 2 * k <= n else np.flatnonzero(~nonzero)
-    gaps = _plan_gaps(few, n)
-    if bitmap.cost <= gaps.cost:
-        return Mode.BITMAP, bitmap
-    return (Mode.GAPS if 2 * k <= n else Mode.HOLES), gaps
+    mode = Mode.GAPS if 2 * k <= n else Mode.HOLES
+    gaps = _plan_gaps(where if mode is Mode.GAPS else np.flatnonzero(~nonzero), n)
+    return (Mode.BITMAP, bitmap) if _cost(bitmap) <= _cost(gaps) else (mode, gaps)
 
 
 def read_positions(mode: Mode, n: int, header: HeaderReader, streams: StreamReader) -> Array | None:
@@ -71,34 +67,41 @@ def _plan_gaps(where: Array, n: int) -> Plan:
     The high part is a byte; 255 stands for "255 and go on".
     """
     gaps = np.diff(where, prepend=-1) - 1
-    # high parts are then 16 to 32 on average: fine steps for the statistic, and escapes are rare
-    low = max(0, (n // where.size).bit_length() - 5)
+    low = _low_bits(n, where.size)
     high = gaps >> low
     escapes = high // _ESCAPE
     coded = np.full(where.size + int(escapes.sum()), _ESCAPE, np.uint8)
     coded[np.cumsum(escapes + 1) - 1] = high % _ESCAPE
     rest = np.packbits((gaps[:, None] >> np.arange(low) & 1).astype(np.uint8), bitorder="little")
-    head = bytes([low]) + varint(coded.size)
-    cost = len(head) + coded_size(coded) + rest.size
-    return Plan(head, [(Stream.GAPS, coded), (Stream.REMAINDERS, rest)], cost)
+    return Plan(varint(coded.size), [(Stream.GAPS, coded), (Stream.REMAINDERS, rest)])
+
+
+def _cost(plan: Plan) -> float:
+    return len(plan.header) + sum(coded_size(piece) for _, piece in plan.pieces)
 
 
 def _read_gaps(n: int, header: HeaderReader, streams: StreamReader) -> Array:
-    low, size = header.byte(), header.varint()
+    size = header.varint()
+    if not 0 < size <= n + n // _ESCAPE:
+        raise CodecError(f"wire: gaps of {size} bytes for {n} entries")
     coded = streams.take(Stream.GAPS, size)
-    if n >> low == 0 or (size and coded[-1] == _ESCAPE):
-        raise CodecError(f"wire: gaps are malformed ({low} low bits, {size} bytes, for {n} entries)")
     ends = np.flatnonzero(coded != _ESCAPE)
-    if ends.size > n:
-        raise CodecError(f"wire: {ends.size} gaps for {n} entries")
+    if not ends.size or ends.size > n or ends[-1] != size - 1:
+        raise CodecError(
+            f"wire: {ends.size} gaps in {size} bytes for {n} entries, or the last one is incomplete"
+        )
+    low = _low_bits(n, ends.size)
     high = np.diff(np.cumsum(coded, dtype=np.int64)[ends], prepend=0)
-    if (high > n >> low).any():
-        raise CodecError(f"wire: a gap leads beyond the {n} entries")
     bits = np.unpackbits(
         streams.take(Stream.REMAINDERS, -(-ends.size * low // 8)), count=ends.size * low, bitorder="little"
     )
     rest = (bits.reshape(ends.size, low).astype(np.int64) << np.arange(low)).sum(axis=1)
     where = np.cumsum((high << low) + rest + 1) - 1
-    if where.size and where[-1] >= n:
+    if where[-1] >= n:
         raise CodecError(f"wire: position {where[-1]} is beyond the {n} entries")
     return where
+
+
+def _low_bits(n: int, count: int) -> int:
+    # high parts are then 4 to 8 on average: few symbols, and what the low bits lose is less than 0.01 bit
+    return max(0, (n // count).bit_length() - 3)

@@ -41,11 +41,10 @@ class Stream(IntEnum):
 
 
 class Plan(NamedTuple):
-    """One way to write something: what goes into the header, what into the streams, and the estimated bytes."""
+    """How something is written: what goes into the header, and what into the streams."""
 
     header: bytes
     pieces: list[tuple[Stream, Array]]
-    cost: float
 
 
 _MAGIC = b"\x28\xb5\x2f\xfd"  # opens every zstd frame, so it need not travel
@@ -60,19 +59,20 @@ _SAMPLE_BLOCKS = 8
 _WORTHWHILE = 0.995  # below this ratio a sample justifies the compressor's time
 
 
-def pack_streams(pieces: Iterable[tuple[Stream, Array]]) -> bytes:
-    """Join the pieces of each stream, squeeze each stream, and write them with a table of their lengths."""
+def pack_streams(pieces: Iterable[tuple[Stream, Array]]) -> list[bytes | memoryview]:
+    """Join the pieces of each stream, squeeze each stream, and return them after a table of their lengths."""
     parts: dict[Stream, list[Array]] = {}
     for stream, piece in pieces:
         if piece.size:
             parts.setdefault(stream, []).append(piece)
-    table, bodies = bytearray(), []
+    table = bytearray()
+    bodies: list[bytes | memoryview] = []
     for stream in sorted(parts):
         squeezed, body = _squeeze(np.concatenate(parts[stream]))
         table += varint(2 * len(body) + squeezed)
         bodies.append(body)
     present = sum(1 << stream for stream in parts)
-    return b"".join([varint(present), table, *bodies])
+    return [varint(present) + table, *bodies]
 
 
 class StreamReader:
@@ -91,6 +91,8 @@ class StreamReader:
         self._at = dict.fromkeys(Stream, 0)
         for stream, entry in entries:
             body = packed[at : at + (entry >> 1)]
+            if not body:
+                raise CodecError(f"wire: stream {stream.name} is present but empty")
             data = _unsqueeze(stream, body, limit) if entry & 1 else np.frombuffer(body, np.uint8)
             limit -= data.size
             if limit < 0:
@@ -103,7 +105,9 @@ class StreamReader:
         start = self._at[stream]
         data = self._data.get(stream, _NOTHING)
         if count > data.size - start:
-            raise CodecError(f"wire: stream {stream.name} has {data.size - start} bytes left, expected {count}")
+            raise CodecError(
+                f"wire: stream {stream.name} has {data.size - start} bytes left, expected {count}"
+            )
         self._at[stream] = start + count
         return data[start : start + count]
 
@@ -115,7 +119,9 @@ class StreamReader:
         """Refuse a blob that holds more than was asked for."""
         for stream, data in self._data.items():
             if self._at[stream] != data.size:
-                raise CodecError(f"wire: stream {stream.name} has {data.size - self._at[stream]} bytes too many")
+                raise CodecError(
+                    f"wire: stream {stream.name} has {data.size - self._at[stream]} bytes too many"
+                )
 
 
 class HeaderReader:
@@ -161,26 +167,26 @@ def varint(value: int) -> bytes:
 def coded_size(data: Array) -> float:
     """Estimate the bytes that ``data`` will take in a stream it shares with similar data."""
     if data.size < 1024:
-        return order0_size(data)
+        return order0_size(data, data.size)
     sample = _sample(data)
     size = min(len(sample), *(len(_compress(sample, how)) for how in (_STATISTICS, _PHRASES)))
     return size * (data.size / len(sample))
 
 
-def order0_size(data: Array) -> float:
-    """Estimate the bytes of Huffman-coded ``data``: empirical entropy, and a byte of table per symbol."""
-    counts = np.bincount(data, minlength=256)
+def order0_size(sample: Array, count: int) -> float:
+    """Estimate the size of ``count`` Huffman-coded bytes: their entropy, and a byte of table per symbol."""
+    counts = np.bincount(sample, minlength=256)
     counts = counts[counts > 0]
-    entropy = float(-(counts * np.log2(counts / max(data.size, 1))).sum())
-    return min(float(data.size), entropy / 8 + counts.size)
+    entropy = float(-(counts * np.log2(counts / max(sample.size, 1))).sum()) / max(sample.size, 1)
+    return min(count, count * entropy / 8 + counts.size)
 
 
 _NOTHING: Array = np.zeros(0, np.uint8)
 
 
-def _squeeze(data: Array) -> tuple[bool, bytes]:
+def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
     """Return ``data`` as a zstd frame if that is smaller, else as it is."""
-    raw = data.tobytes()
+    raw = memoryview(data)  # type: ignore[arg-type]
     sample = _sample(data)
     tried = [(len(_compress(sample, how)), how) for how in (_STATISTICS, _PHRASES)]
     size, how = min(tried, key=lambda pair: pair[0])
@@ -200,7 +206,7 @@ def _sample(data: Array) -> bytes:
     return b"".join(data[s : s + block].tobytes() for s in starts)
 
 
-def _compress(raw: bytes, how: zstandard.ZstdCompressionParameters) -> bytes:
+def _compress(raw: bytes | memoryview, how: zstandard.ZstdCompressionParameters) -> bytes:
     # made anew: a compressor must not be shared between threads
     return zstandard.ZstdCompressor(compression_params=how).compress(raw)
 
@@ -210,7 +216,7 @@ def _unsqueeze(stream: Stream, body: memoryview, limit: int) -> Array:
     try:
         # asked first: the decompressor allocates whatever the frame declares
         declared = zstandard.frame_content_size(frame)
-        if not 0 <= declared <= limit:
+        if not 0 < declared <= limit:
             raise _too_large(stream, declared, limit)
         raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -219,4 +225,4 @@ def _unsqueeze(stream: Stream, body: memoryview, limit: int) -> Array:
 
 
 def _too_large(stream: Stream, size: int, limit: int) -> CodecError:
-    return CodecError(f"wire: stream {stream.name} declares {size} bytes, expected at most {limit}")
+    return CodecError(f"wire: stream {stream.name} declares {size} bytes, expected 1 to {limit}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fl_app.types import Update
@@ -21,16 +22,18 @@ def encode(update: Mapping[str, Tensor], *, within: Masks | None = None) -> byte
     without a mask may be non-zero anywhere. What lies outside of a mask must be zero, and
     nothing of the mask travels.
     """
-    known = _known_positions(update, within)
+    known = _flat_masks(update, within)
     entries = _entries(update, known)
     patterns = {}
     for name, tensor in update.items():
         patterns[name] = patterns_of(tensor, entries[name].format)
         if name in known:
-            inside = patterns[name][known[name]]
+            inside = patterns[name][np.flatnonzero(known[name])]
             stray = np.count_nonzero(patterns[name]) - np.count_nonzero(inside)
             if stray:
-                raise ValueError(f"encode: tensor {name!r} has {stray} entries outside of within that are not zero")
+                raise ValueError(
+                    f"encode: tensor {name!r} has {stray} entries outside of within that are not zero"
+                )
             patterns[name] = inside
     return pack("update", entries, patterns, _shared(known))
 
@@ -40,26 +43,27 @@ def decode(blob: bytes, like: Mapping[str, Tensor], *, within: Masks | None = No
 
     Raises `CodecError` for anything that is not a valid blob for ``like`` and ``within``.
     """
-    known = _known_positions(like, within)
+    known = _flat_masks(like, within)
     entries = _entries(like, known)
     patterns = unpack("update", blob, entries, _shared(known))
-    for name, where in known.items():
-        whole = np.zeros(like[name].numel(), patterns[name].dtype)
-        whole[where] = patterns[name]
+    for name, mask in known.items():
+        whole = np.zeros(mask.size, patterns[name].dtype)
+        whole[np.flatnonzero(mask)] = patterns[name]
         patterns[name] = whole
     return {name: tensor_of(patterns[name], tensor) for name, tensor in like.items()}
 
 
-def _known_positions(tensors: Mapping[str, Tensor], within: Masks | None) -> dict[str, Array]:
-    """Return the sorted flat indices of each mask."""
+def _flat_masks(tensors: Mapping[str, Tensor], within: Masks | None) -> dict[str, Array]:
     known = {}
     for name, mask in (within or {}).items():
         if name not in tensors:
             raise ValueError(f"wire: within has a mask for {name!r}, which is no tensor of the update")
-        expected = f"a boolean mask of shape {tuple(tensors[name].shape)}"
-        if mask.dtype.is_floating_point or str(mask.dtype) != "torch.bool" or mask.shape != tensors[name].shape:
-            raise ValueError(f"wire: within[{name!r}]: expected {expected}, got {mask.dtype} {tuple(mask.shape)}")
-        known[name] = np.flatnonzero(mask.detach().cpu().reshape(-1).numpy())
+        if mask.dtype != torch.bool or mask.shape != tensors[name].shape:
+            expected, came = (tuple(t.shape) for t in (tensors[name], mask))
+            raise ValueError(
+                f"wire: within[{name!r}] must be boolean of shape {expected}, got {mask.dtype} {came}"
+            )
+        known[name] = mask.detach().cpu().reshape(-1).numpy()
     return known
 
 
@@ -68,7 +72,7 @@ def _entries(tensors: Mapping[str, Tensor], known: Mapping[str, Array]) -> dict[
         name: Entries(
             format=format_of(name, tensor),
             shape=tuple(tensor.shape),
-            count=known[name].size if name in known else tensor.numel(),
+            written=int(np.count_nonzero(known[name])) if name in known else tensor.numel(),
             within=name in known,
         )
         for name, tensor in tensors.items()
@@ -76,4 +80,4 @@ def _entries(tensors: Mapping[str, Tensor], known: Mapping[str, Array]) -> dict[
 
 
 def _shared(known: Mapping[str, Array]) -> list[Array]:
-    return [known[name] for name in sorted(known)]
+    return [np.packbits(known[name]) for name in sorted(known)]

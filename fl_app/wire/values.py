@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fl_app.wire.carriers import (
 )
 from fl_app.wire.errors import CodecError
 from fl_app.wire.patterns import Array, Family
-from fl_app.wire.planes import plan_planes, read_planes
+from fl_app.wire.planes import estimate_planes, plan_planes, read_planes, spread_sample
 from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader
 
 
@@ -39,28 +39,51 @@ class Carrier(IntEnum):
     """An index into a table of at most 256 patterns."""
 
 
+class Form(NamedTuple):
+    """Patterns in one carrier."""
+
+    carrier: Carrier
+    words: Array
+    table: Array
+    """The values of a table, or the step of multiples."""
+
+
+Found = tuple[Array, Array] | None
+"""A table and the index of each entry in it."""
+
+_SAMPLE = 4096
+_NO_TABLE: Array = np.zeros(0, np.uint8)
+
+
 def plan_values(patterns: Array, family: Family) -> Plan:
-    """Choose how to write ``patterns`` (at least one)."""
-    plans = [_plan(Carrier.PLAIN, fold_sign(patterns, family))]
-    if patterns.itemsize > 1:
-        plans += [*_few_values(patterns, family), *_shorter_floats(patterns, family)]
-    return min(plans, key=lambda plan: plan.cost)
+    """Write ``patterns`` (at least one) in the form that is smallest for a sample and exact for all."""
+    ranked = _ranked_forms(patterns, family)
+    if ranked[0].words.size == patterns.size:
+        return _plan_form(ranked[0])
+    few = any(form.carrier is Carrier.TABLE for form in ranked)
+    found = find_table(patterns) if few else None
+    exact = (_carry(form.carrier, patterns, family, found) for form in ranked)
+    return _plan_form(next(form for form in exact if form is not None))  # the plain form always is
 
 
-def read_values(count: int, itemsize: int, family: Family, header: HeaderReader, streams: StreamReader) -> Array:
-    """Return ``count`` patterns; the inverse of `plan_values`."""
+def read_values(
+    count: int, itemsize: int, family: Family, header: HeaderReader, streams: StreamReader
+) -> Array:
+    """Return ``count`` patterns (at least one); the inverse of `plan_values`."""
     carrier, possible = header.byte(), _possible_carriers(itemsize, family)
     if carrier not in possible:
-        raise CodecError(f"wire: carrier {carrier} is not possible here, expected one of {possible}")
+        raise CodecError(
+            f"wire: carrier {carrier} is not possible, expected one of {sorted(map(int, possible))}"
+        )
     if carrier == Carrier.TABLE:
         size = header.byte() + 1
-        table = _take_words(size, itemsize, streams)
+        table = _take_table(size, itemsize, streams)
         indices = read_planes(count, 1, header, streams)
         if int(indices.max()) >= size:
             raise CodecError(f"wire: index {indices.max()} into a table of {size} values")
         return table[indices]
     if carrier == Carrier.MULTIPLES:
-        step = _take_words(1, itemsize, streams).view(f"f{itemsize}")[0]
+        step = _take_table(1, itemsize, streams).view(f"f{itemsize}")[0]
         factors = _unfold_sign(read_planes(count, 1, header, streams), "signed")
         return from_multiples(factors.view(np.int8), step)
     width = {Carrier.PLAIN: itemsize, Carrier.SINGLE: 4}.get(Carrier(carrier), 2)
@@ -75,72 +98,89 @@ def fold_sign(patterns: Array, family: Family) -> Array:
 
     The exponent of a float32 is then a byte of its own, and small integers have small words.
     """
-    top = patterns.itemsize * 8 - 1
+    if family == "unsigned":
+        return patterns
+    words = patterns << 1
+    sign = patterns >> patterns.itemsize * 8 - 1
     if family == "float":
-        return patterns << 1 | patterns >> top
-    if family == "signed":
-        return patterns << 1 ^ (patterns >> top) * np.iinfo(patterns.dtype).max
-    return patterns
-
-
-def _unfold_sign(words: Array, family: Family) -> Array:
-    top = words.itemsize * 8 - 1
-    if family == "float":
-        return words >> 1 | words << top
-    if family == "signed":
-        return words >> 1 ^ (words & 1) * np.iinfo(words.dtype).max
+        words |= sign
+    else:
+        words ^= sign * np.iinfo(patterns.dtype).max
     return words
 
 
-def _plan(carrier: Carrier, words: Array, *, head: bytes = b"", table: Array | None = None) -> Plan:
-    header, pieces, cost = plan_planes(words)
-    header = bytes([carrier]) + head + header
-    if table is not None:
-        # byte order of the blob, whatever that of the machine
-        data = np.frombuffer(table.astype(table.dtype.newbyteorder("<")).tobytes(), np.uint8)
-        pieces = [(Stream.TABLES, data), *pieces]
-        cost += data.size
-    return Plan(header, pieces, cost + 1 + len(head))
+def _unfold_sign(words: Array, family: Family) -> Array:
+    """Invert `fold_sign`, in the memory of ``words``."""
+    if family == "unsigned":
+        return words
+    if family == "float":
+        sign = words << words.itemsize * 8 - 1
+        words >>= 1
+        words |= sign
+    else:
+        sign = (words & 1) * np.iinfo(words.dtype).max
+        words >>= 1
+        words ^= sign
+    return words
 
 
-def _take_words(count: int, itemsize: int, streams: StreamReader) -> Array:
-    data = streams.take(Stream.TABLES, count * itemsize).tobytes()
-    return np.frombuffer(data, f"<u{itemsize}").astype(f"u{itemsize}")
+def _ranked_forms(patterns: Array, family: Family) -> list[Form]:
+    """Return the forms that are exact for a sample, the smallest first."""
+    sample = spread_sample(patterns, _SAMPLE)
+    carriers = _possible_carriers(patterns.itemsize, family)
+    found = find_table(sample) if Carrier.TABLE in carriers else None
+    forms = [form for carrier in carriers if (form := _carry(carrier, sample, family, found)) is not None]
+    return sorted(forms, key=lambda form: _cost(form, patterns.size))
 
 
-def _few_values(patterns: Array, family: Family) -> Iterator[Plan]:
-    found = find_table(patterns)
-    if found is None:
-        return
-    table, indices = found
-    yield _plan(Carrier.TABLE, indices, head=bytes([table.size - 1]), table=table)
-    multiples = as_multiples(table) if Carrier.MULTIPLES in _possible_carriers(table.itemsize, family) else None
-    if multiples is not None:
-        step, factors = multiples
-        words = fold_sign(factors.view(np.uint8), "signed")
-        yield _plan(Carrier.MULTIPLES, words[indices], table=np.array([step]))
-
-
-def _shorter_floats(patterns: Array, family: Family) -> Iterator[Plan]:
-    if family != "float" or patterns.itemsize == 2:
-        return
-    single = as_single(patterns) if patterns.itemsize == 8 else patterns
-    if single is None:
-        return
-    if patterns.itemsize == 8:
-        yield _plan(Carrier.SINGLE, fold_sign(single, family))
-    for carrier, shorten in ((Carrier.HALF, as_half), (Carrier.BRAIN, as_brain)):
-        short = shorten(single)
-        if short is not None:
-            yield _plan(carrier, fold_sign(short, family))
-
-
-def _possible_carriers(itemsize: int, family: Family) -> list[int]:
-    possible: list[int] = [Carrier.PLAIN]
+def _possible_carriers(itemsize: int, family: Family) -> list[Carrier]:
+    possible = [Carrier.PLAIN]
     if itemsize == 8 and family == "float":
         possible.append(Carrier.SINGLE)
     if itemsize > 2 and family == "float":
         possible += [Carrier.HALF, Carrier.BRAIN, Carrier.MULTIPLES]
     if itemsize > 1:
         possible.append(Carrier.TABLE)
-    return list(map(int, possible))
+    return possible
+
+
+def _carry(carrier: Carrier, patterns: Array, family: Family, found: Found) -> Form | None:
+    """Return ``patterns`` in a carrier, or None if it would lose a bit; ``found`` is their table, if any."""
+    if carrier is Carrier.PLAIN:
+        return Form(carrier, fold_sign(patterns, family), _NO_TABLE)
+    if carrier in (Carrier.TABLE, Carrier.MULTIPLES):
+        return None if found is None else _carry_few(carrier, *found)
+    short = as_single(patterns) if patterns.itemsize == 8 else patterns
+    if short is not None and carrier is not Carrier.SINGLE:
+        short = as_half(short) if carrier is Carrier.HALF else as_brain(short)
+    return None if short is None else Form(carrier, fold_sign(short, family), _NO_TABLE)
+
+
+def _carry_few(carrier: Carrier, table: Array, indices: Array) -> Form | None:
+    if carrier is Carrier.TABLE:
+        return Form(carrier, indices, table)
+    multiples = as_multiples(table)
+    if multiples is None:
+        return None
+    step, factors = multiples
+    return Form(carrier, fold_sign(factors.view(np.uint8), "signed")[indices], np.array([step]))
+
+
+def _cost(form: Form, count: int) -> float:
+    cost = 1 + form.table.nbytes + estimate_planes(form.words, count)
+    return cost * (
+        1 + 0.02 * form.words.itemsize
+    )  # estimates are rough: among equals the one with fewer planes
+
+
+def _plan_form(form: Form) -> Plan:
+    header, pieces = plan_planes(form.words)
+    size = bytes([form.table.size - 1]) if form.carrier is Carrier.TABLE else b""
+    # the byte order of a blob, whatever that of the machine
+    table = form.table.astype(form.table.dtype.newbyteorder("<")).view(np.uint8)
+    return Plan(bytes([form.carrier]) + size + header, [(Stream.TABLES, table), *pieces])
+
+
+def _take_table(count: int, itemsize: int, streams: StreamReader) -> Array:
+    data = streams.take(Stream.TABLES, count * itemsize).tobytes()
+    return np.frombuffer(data, f"<u{itemsize}").astype(f"u{itemsize}")

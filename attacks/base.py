@@ -1,0 +1,66 @@
+"""What an attack is: a callable from an observation to a result that says what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from fl_app.types import Observation
+
+StepListener = Callable[[int, int, float], None]
+"""Called with (steps done, steps in all, best objective so far); feeds a progress bar."""
+
+
+# eq=False: comparing tensors yields tensors, so a generated __eq__ could only raise
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """Images recovered from an update."""
+
+    images: Tensor
+    """Pixels in [0, 1] (N, C, H, W), one image per recovered sample."""
+    labels: Tensor | None = None
+    """The label that the attack used or found for each image (N,)."""
+    objective: Tensor | float | None = None
+    """The attack's own final objective, one or one per image; None if it was never finite."""
+    notes: Sequence[str] = ()
+    """What was assumed, and which premise failed."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSet:
+    """Classes recovered from an update."""
+
+    labels: Tensor
+    """The distinct classes found (K,), the surest first."""
+    counts: Tensor | None = None
+    """How many samples each of them has (K,); None if the attack cannot tell."""
+    rank: int | None = None
+    """The numerical rank of the gradient, where the attack measures it."""
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """A sequence of tokens recovered from an update."""
+
+    tokens: Sequence[int]
+    text: str | None = None
+    objective: float | None = None
+    notes: Sequence[str] = ()
+
+
+class Attack(Protocol):
+    """Sees an observation, never the truth; stops and selects by its own objective."""
+
+    def __call__(
+        self, obs: Observation, *, on_step: StepListener | None = None
+    ) -> Reconstruction | LabelSet | Transcript: ...
+
+
+class LabelAttack(Protocol):
+    """An attack that recovers labels alone."""
+
+    def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> LabelSet: ...

@@ -1,0 +1,79 @@
+"""The gradient that a client would have sent for guessed inputs, for many guesses at once.
+
+Independent guesses (restarts, other clients of the round) share the weights, so
+`torch.func.vmap` runs them in one graph: on small models the time goes into calling
+operators, and one call then serves every guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Gradient = Callable[[Tensor, Tensor], Tensor]
+"""From inputs (P, B, ...) and labels (P, B) or (P, B, classes) to gradients (P, n), differentiable."""
+
+
+def client_gradient(
+    model: nn.Module,
+    names: tuple[str, ...],
+    inputs: Tensor,
+    labels: Tensor,
+    loss: Loss = F.cross_entropy,
+) -> tuple[Gradient, str | None]:
+    """Return a gradient function for stacks like ``inputs``, and why it is not batched (None if it is).
+
+    A single guess needs no batching. Otherwise two of the given ones are tried,
+    forward and backward: operators without a batching rule show only when called.
+    """
+    single = one_by_one(model, names, loss)
+    if len(inputs) == 1:
+        return single, None
+    stacked = batched(model, names, loss)
+    try:
+        guess = inputs[:2].detach().requires_grad_(True)
+        torch.autograd.grad(stacked(guess, labels[:2]).square().sum(), guess)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return single, f"guesses run one by one, for the model cannot be batched: {reason[:200]}"
+    return stacked, None
+
+
+def one_by_one(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_entropy) -> Gradient:
+    """Return the gradient function that takes its guesses in turn."""
+    parameters = dict(model.named_parameters())
+    matched = [parameters[name] for name in names]
+
+    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+        rows = []
+        for guess, label in zip(inputs, labels, strict=True):
+            value = loss(model(guess), label)
+            parts = torch.autograd.grad(value, matched, create_graph=True, materialize_grads=True)
+            rows.append(torch.cat([part.reshape(-1) for part in parts]))
+        return torch.stack(rows)
+
+    return gradient
+
+
+def batched(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_entropy) -> Gradient:
+    """Return the gradient function that takes all its guesses in one graph."""
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    matched = {name: parameters[name] for name in names}
+    rest = {name: parameter for name, parameter in parameters.items() if name not in matched}
+
+    def value(weights: dict[str, Tensor], guess: Tensor, label: Tensor) -> Tensor:
+        return loss(functional_call(model, {**rest, **weights}, (guess,)), label)
+
+    # models that draw (a stochastic bottleneck) draw for each guess anew
+    per_guess = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
+
+    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+        parts = per_guess(matched, inputs, labels)
+        return torch.cat([parts[name].flatten(1) for name in names], dim=1)
+
+    return gradient

@@ -1,0 +1,221 @@
+"""From recipe to solution: restarts of one or more problems, stacked, solved, and the best chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.base import StepListener
+from attacks.optimisation.client_gradient import Loss, client_gradient
+from attacks.optimisation.loop import Outcome, Schedule, minimise
+from attacks.optimisation.objectives import Matching
+from attacks.optimisation.optimisers import Optimiser, Variables
+from attacks.optimisation.problem import Problem
+
+MEMORY_BUDGET = 2 * 2**30
+"""Bytes that the stacked graph may take; more guesses are run in several stacks."""
+
+_GRAPH_ACTIVATIONS, _GRAPH_PARAMETERS = 12, 8
+_WORTH_THREADS = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes one optimisation attack differ from another."""
+
+    draw: Callable[[torch.Generator], Variables]
+    """One guess to start from, without the problem axis."""
+    decode: Callable[[Variables, Tensor], tuple[Tensor, Tensor]]
+    """From stacked variables and the problems' labels (P, B) to the model's inputs and labels."""
+    matching: Matching
+    optimiser: Callable[[], Optimiser]
+    schedule: Schedule
+    steps: int
+    priors: tuple[tuple[float, Callable[[Variables], Tensor]], ...] = ()
+    """Weights and penalties, added to the distance."""
+    project: Callable[[Variables], Variables] = lambda variables: variables
+    masked: bool = False
+    """Match only the entries that were sent."""
+    loss: Loss = F.cross_entropy
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """All restarts of one problem."""
+
+    variables: Variables
+    objective: Tensor
+    """(R,); infinite where a restart never had a finite one."""
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> int:
+        """The restart with the lowest objective."""
+        return int(self.objective.argmin())
+
+
+def match_gradients(
+    problems: Sequence[Problem],
+    labels: Sequence[Tensor],
+    recipe: Recipe,
+    *,
+    restarts: int,
+    seed: int,
+    time_budget: float | None = None,
+    on_step: StepListener | None = None,
+) -> list[Solution]:
+    """Solve problems that share a model and a shape; ``labels`` holds each problem's own (B,).
+
+    Restart ``r`` draws from ``seed + r``, whatever is stacked with it, so that a
+    restart is the same alone and in company.
+    """
+    _require_one_model(problems)
+    guesses = [(p, r) for p in range(len(problems)) for r in range(restarts)]
+    size = graph_size(problems[0])
+    at_once = max(1, MEMORY_BUDGET // size)
+    stacks = [guesses[i : i + at_once] for i in range(0, len(guesses), at_once)]
+    outcomes: list[Outcome] = []
+    notes: list[str] = []
+    began = time.monotonic()
+    device = problems[0].device
+    # a model that draws numbers takes them from torch's own generator
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with forked, _threads_worth_having(size * min(at_once, len(guesses))):
+        torch.manual_seed(seed)
+        for number, stack in enumerate(stacks):
+            budget = None
+            if time_budget is not None:
+                budget = max(0.0, time_budget - (time.monotonic() - began)) / (len(stacks) - number)
+            listener = _counting_on(on_step, number * recipe.steps, len(stacks) * recipe.steps)
+            outcome, note = _solve(problems, labels, recipe, stack, seed, budget, listener)
+            outcomes.append(outcome)
+            notes += [note] if note else []
+    notes += _remarks(outcomes, recipe.steps)
+    variables = {name: torch.cat([o.variables[name] for o in outcomes]) for name in outcomes[0].variables}
+    objective = torch.cat([o.objective for o in outcomes])
+    return [
+        Solution({name: value[own] for name, value in variables.items()}, objective[own], tuple(notes))
+        for own in (slice(p * restarts, (p + 1) * restarts) for p in range(len(problems)))
+    ]
+
+
+def graph_size(problem: Problem) -> int:
+    """Return about how many bytes the graph of one guess takes, by its activations and parameters."""
+    sizes: list[int] = []
+    hooks = [
+        module.register_forward_hook(lambda _, __, output: sizes.append(output.numel()))
+        for module in problem.model.modules()
+        if not list(module.children())
+    ]
+    blank = problem.target.new_zeros(problem.batch_size, *problem.input_shape)
+    with torch.no_grad():
+        problem.model(blank)
+    for hook in hooks:
+        hook.remove()
+    numbers = _GRAPH_ACTIVATIONS * sum(sizes) + _GRAPH_PARAMETERS * problem.target.numel()
+    return numbers * problem.target.element_size()
+
+
+def _require_one_model(problems: Sequence[Problem]) -> None:
+    if not problems:
+        raise ValueError("match_gradients: expected at least one problem, got none")
+    first = problems[0]
+    weights = first.model.state_dict()
+    for problem in problems[1:]:
+        facts = [
+            problem.model.training == first.model.training,
+            problem.names == first.names,
+            problem.batch_size == first.batch_size,
+            problem.input_shape == first.input_shape,
+            problem.mean.equal(first.mean) and problem.std.equal(first.std),
+            weights.keys() == (other := problem.model.state_dict()).keys(),
+            all(value.equal(other.get(name, value)) for name, value in weights.items()),
+        ]
+        if not all(facts):
+            raise ValueError(
+                "match_gradients: problems solved together must have the same weights, mode, "
+                "matched parameters, batch size, input shape and normalisation"
+            )
+
+
+@contextmanager
+def _threads_worth_having(graph_bytes: int) -> Iterator[None]:
+    """Run small graphs on one thread.
+
+    Their operators are too short to share: a second thread gains nothing on an idle
+    machine, and on a busy one each operator waits for it (measured: twelve times slower).
+    """
+    before = torch.get_num_threads()
+    if graph_bytes < _WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _solve(
+    problems: Sequence[Problem],
+    labels: Sequence[Tensor],
+    recipe: Recipe,
+    stack: Sequence[tuple[int, int]],
+    seed: int,
+    time_budget: float | None,
+    on_step: StepListener | None,
+) -> tuple[Outcome, str | None]:
+    own = [problems[p] for p, _ in stack]
+    device = own[0].device
+    generators = [torch.Generator().manual_seed(seed + r) for _, r in stack]
+
+    def draw(guess: int) -> Variables:
+        return {name: value.to(device) for name, value in recipe.draw(generators[guess]).items()}
+
+    starts = [draw(guess) for guess in range(len(stack))]
+    start = {name: torch.stack([variables[name] for variables in starts]) for name in starts[0]}
+    known = torch.stack([labels[p] for p, _ in stack])
+    sent = torch.stack([problem.sent for problem in own]) if recipe.masked else None
+    distance = recipe.matching(torch.stack([problem.target for problem in own]), sent)
+    example = recipe.decode(recipe.project(start), known)
+    gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss)
+
+    def objective(variables: Variables) -> Tensor:
+        value = distance(gradient(*recipe.decode(variables, known)))
+        for weight, prior in recipe.priors:
+            value = value + weight * prior(variables)
+        return value
+
+    outcome = minimise(
+        objective,
+        start,
+        optimiser=recipe.optimiser(),
+        schedule=recipe.schedule,
+        steps=recipe.steps,
+        project=recipe.project,
+        redraw=draw,
+        time_budget=time_budget,
+        on_step=on_step,
+    )
+    return outcome, note
+
+
+def _counting_on(on_step: StepListener | None, before: int, total: int) -> StepListener | None:
+    if on_step is None:
+        return None
+    return lambda done, _, best: on_step(before + done, total, best)
+
+
+def _remarks(outcomes: Sequence[Outcome], steps: int) -> list[str]:
+    notes = []
+    fewest = min(outcome.steps for outcome in outcomes)
+    redrawn = sum(outcome.redrawn for outcome in outcomes)
+    if fewest < steps:
+        notes.append(f"the time budget ended the search after {fewest} of {steps} steps")
+    if redrawn:
+        notes.append(f"the search left the finite numbers and was started anew, {redrawn} times in all")
+    return notes

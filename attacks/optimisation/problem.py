@@ -1,0 +1,167 @@
+"""One observation as a gradient-matching problem: what is known, what is assumed, what is sought."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fl_app.types import Observation, Update
+
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A gradient, and the model that made it."""
+
+    model: nn.Module
+    """A copy in the client's mode; its forward pass changes nothing."""
+    names: tuple[str, ...]
+    """The parameters that are matched, in the order of ``target``."""
+    target: Tensor
+    """The observed gradient (n,)."""
+    sent: Tensor
+    """Which of its entries travelled (n,)."""
+    batch_size: int
+    input_shape: tuple[int, int, int]
+    mean: Tensor
+    std: Tensor
+    """Per-channel normalisation, shaped (C, 1, 1)."""
+    notes: tuple[str, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
+    def to_inputs(self, pixels: Tensor) -> Tensor:
+        """Return what the model sees of pixels in [0, 1]."""
+        return (pixels - self.mean) / self.std
+
+
+def as_problem(obs: Observation, *, who: str) -> Problem:
+    """Read an observation, naming every assumption; ``who`` names the attack in errors."""
+    notes: list[str] = []
+    shape = _image_shape(obs, who)
+    model = _client_model(obs, notes)
+    parameters = dict(model.named_parameters())
+    names = _matched_names(obs, parameters, notes, who)
+    like = parameters[names[0]]
+    gradient = _gradient(obs, notes, who)
+    mean, std = _normalisation(obs, shape[0], like, notes, who)
+    return Problem(
+        model=model,
+        names=names,
+        target=flatten_update(gradient, names).to(like),
+        sent=_sent(obs, names, notes).to(like.device),
+        batch_size=_batch_size(obs, notes, who),
+        input_shape=shape,
+        mean=mean,
+        std=std,
+        notes=tuple(notes),
+    )
+
+
+def flatten_update(update: Update, names: tuple[str, ...]) -> Tensor:
+    """Return the named entries as one vector."""
+    return torch.cat([update[name].detach().reshape(-1) for name in names])
+
+
+def _image_shape(obs: Observation, who: str) -> tuple[int, int, int]:
+    if obs.input_shape is None or len(obs.input_shape) != 3:
+        raise ValueError(f"{who}: the observation must grant input_shape (C, H, W), got {obs.input_shape}")
+    channels, height, width = obs.input_shape
+    return channels, height, width
+
+
+def _client_model(obs: Observation, notes: list[str]) -> nn.Module:
+    model = copy.deepcopy(obs.model)
+    if obs.training is None:
+        notes.append("the client's mode is not granted: eval mode assumed")
+    else:
+        notes.append(f"matched in the client's mode, {'train' if obs.training else 'eval'}")
+    model.train(bool(obs.training))
+    if obs.training:
+        for module in model.modules():
+            if isinstance(module, _DROPOUT) and module.p > 0:
+                module.eval()
+                notes.append("the client's dropout masks are unknown: matched without dropout")
+            if isinstance(module, _BATCH_NORM):
+                # train mode normalises by the batch alone; without running statistics
+                # there is nothing to update in place, which vmap could not do
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+                module.track_running_stats = False
+    elif obs.buffers:
+        notes.append("matched with the buffers that the client sent")
+        model.load_state_dict({name: buffer.detach() for name, buffer in obs.buffers.items()}, strict=False)
+    notes[:] = dict.fromkeys(notes)
+    return model.requires_grad_(True)
+
+
+def _matched_names(
+    obs: Observation, parameters: dict[str, nn.Parameter], notes: list[str], who: str
+) -> tuple[str, ...]:
+    for name, entries in obs.update.items():
+        if name not in parameters or entries.shape != parameters[name].shape:
+            expected = tuple(parameters[name].shape) if name in parameters else "no such parameter"
+            raise ValueError(
+                f"{who}: update[{name!r}] has shape {tuple(entries.shape)}, the model: {expected}"
+            )
+        if not entries.isfinite().all():
+            raise ValueError(
+                f"{who}: update[{name!r}] must be finite, got {int((~entries.isfinite()).sum())} that are not"
+            )
+    names = tuple(name for name in parameters if name in obs.update)
+    if not names:
+        raise ValueError(f"{who}: the update must have at least one of {list(parameters)}, got none")
+    if len(names) < len(parameters):
+        notes.append(f"{len(names)} of {len(parameters)} parameter tensors are in the update and matched")
+    return names
+
+
+def _gradient(obs: Observation, notes: list[str], who: str) -> Update:
+    if obs.local_steps is None:
+        return obs.update
+    if obs.lr is None or obs.lr <= 0 or obs.local_steps < 1:
+        raise ValueError(
+            f"{who}: an update of several local steps needs lr > 0 and local_steps >= 1, "
+            f"got lr={obs.lr} and local_steps={obs.local_steps}"
+        )
+    notes.append(f"{obs.local_steps} local steps matched as one: gradient taken as -update / (lr * steps)")
+    return {name: -delta / (obs.lr * obs.local_steps) for name, delta in obs.update.items()}
+
+
+def _normalisation(
+    obs: Observation, channels: int, like: Tensor, notes: list[str], who: str
+) -> tuple[Tensor, Tensor]:
+    if obs.mean is None or obs.std is None:
+        notes.append("the normalisation is not granted: the model is taken to see pixels in [0, 1]")
+        mean, std = [0.0] * channels, [1.0] * channels
+    else:
+        mean, std = list(obs.mean), list(obs.std)
+    if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        raise ValueError(f"{who}: mean and std must have {channels} entries, std above 0, got {mean}, {std}")
+    return like.new_tensor(mean).view(-1, 1, 1), like.new_tensor(std).view(-1, 1, 1)
+
+
+def _sent(obs: Observation, names: tuple[str, ...], notes: list[str]) -> Tensor:
+    if not any(obs.update[name].any() for name in names):
+        notes.append("every entry of the update is zero: there is nothing to match")
+    # without masks, a zero is what a pruned entry looks like
+    masks = obs.sent if obs.sent is not None else {}
+    return torch.cat([masks.get(name, obs.update[name] != 0).reshape(-1).bool() for name in names])
+
+
+def _batch_size(obs: Observation, notes: list[str], who: str) -> int:
+    size = obs.batch_size
+    if size is None and obs.labels is not None:
+        return len(obs.labels)
+    if size is None:
+        notes.append("the batch size is not granted: one sample assumed")
+        return 1
+    if size < 1:
+        raise ValueError(f"{who}: batch_size must be at least 1, got {size}")
+    return size

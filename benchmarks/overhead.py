@@ -1,0 +1,128 @@
+"""The price of being a real Flower app: a round on the inline engine against a bare PyTorch loop.
+
+The loop computes the same gradients and the same transforms and takes the same
+step, but sends no message. What the app spends beyond it is printed by part.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from flwr.app import Context, RecordDict
+from rich.console import Console
+from rich.table import Table
+
+from fl_app import audit, client, client_app, client_state, messages, server_app
+from fl_app.config import client_parts, server_parts
+from fl_app.engine import InlineGrid, inline
+from fl_app.overrides import join_overrides, quote
+from fl_app.seeding import generator_for
+from fl_app.strategies import downlink, fed_sgd
+from fl_app.strategies.aggregate import weighted_mean
+from fl_app.training import Job, batch_norm, parameters
+from fl_app.types import RoundContext
+
+CLIENTS = 10
+CASES = {"lenet": 40, "resnet18": 4}
+"""Model and measured rounds."""
+
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "state": [(client_state, "load"), (client_state, "save")],
+    "encode": [(client, "encode"), (downlink, "encode"), (downlink, "encode_change"), (fed_sgd, "encode")],
+    "decode": [(client, "decode"), (client, "apply_change"), (fed_sgd, "decode"), (audit, "decode")],
+    "message": [
+        (client_app, "unpack_order"),
+        (client_app, "pack_reply"),
+        (fed_sgd, "pack_order"),
+        (fed_sgd, "unpack_reply"),
+        (fed_sgd, "content_bytes"),
+        (inline, "copy_message"),
+        (inline, "copy_records"),
+    ],
+}
+
+
+def main() -> None:
+    table = Table(title=f"seconds per round, {CLIENTS} clients, batch 32, DGP with error feedback")
+    for column in ("model", "bare loop", "inline", "inline / bare", *PARTS):
+        table.add_column(column, justify="right")
+    for model, rounds in CASES.items():
+        spent: dict[str, float] = defaultdict(float)
+        overrides = [f"model={model}", "attack=none", f"clients={CLIENTS}", "bn=frozen"]
+        inline_seconds = app_seconds(overrides, rounds + 1, spent)
+        bare_seconds = loop_seconds(overrides, rounds + 1)
+        shares = (f"{spent[part] / (rounds + 1):.4f}" for part in PARTS)
+        ratio = f"{inline_seconds / bare_seconds:.2f}x"
+        table.add_row(model, f"{bare_seconds:.4f}", f"{inline_seconds:.4f}", ratio, *shares)
+    Console().print(table)
+
+
+def app_seconds(overrides: list[str], rounds: int, spent: dict[str, float]) -> float:
+    """Return the median time of a round of the real app; ``spent`` gets the seconds of each part."""
+    with tempfile.TemporaryDirectory() as folder, _clocks(spent):
+        every = [f"rounds={rounds}", f"evaluate_every={rounds}", f"run_dir={quote(folder)}"]
+        config = {"overrides": join_overrides(overrides + every)}
+        grid = InlineGrid(client_app.app, CLIENTS, run_config=config)
+        server_app.app(grid, Context(1, 0, {}, RecordDict(), dict(config)))
+        result = json.loads((Path(folder) / "result.json").read_text())
+    return statistics.median(row["seconds"] for row in result["rounds"][1:])
+
+
+def loop_seconds(overrides: list[str], rounds: int) -> float:
+    """Return the median time of a round of plain PyTorch."""
+    text = join_overrides(overrides)
+    parts, server = client_parts(text), server_parts(text)
+    model = server.model
+    batch_norm.set_mode(model, training=True, bn="frozen")
+    weights = parameters(model)
+    states: dict[int, Any] = {}
+    times = []
+    for round in range(1, rounds + 1):
+        start = time.perf_counter()
+        updates, counts = [], []
+        for number in range(CLIENTS):
+            trained = parts.trainer(model, parts.data_of(number, CLIENTS), Job(round, lr=0.1))
+            context = RoundContext(round, number, generator_for(0, round, number, "transform"))
+            state = states.get(number) or parts.transform.init(trained.update)
+            sent, states[number] = parts.transform.apply(trained.update, state, context)
+            updates.append(sent)
+            counts.append(float(trained.samples))
+        mean = weighted_mean(updates, counts)
+        for name, parameter in weights.items():
+            parameter.data.sub_(mean[name], alpha=0.1)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+@contextmanager
+def _clocks(spent: dict[str, float]) -> Iterator[None]:
+    """Time every call of the functions in PARTS."""
+
+    def timed(function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[part] += time.perf_counter() - start
+
+        return call
+
+    with ExitStack() as stack:
+        for part, functions in PARTS.items():
+            for owner, name in functions:
+                stack.enter_context(patch.object(owner, name, timed(getattr(owner, name), part)))
+        yield
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Read a page back with the standard library's parser, which shares no code with the report."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+_VOID = {"br", "img", "meta", "source"}
+
+
+class ParsedPage(HTMLParser):
+    """Elements, visible text and tables of a page; `unbalanced` lists tags that do not match."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.cards: dict[str, str] = {}
+        self.unbalanced: list[str] = []
+        self._words: list[str] = []
+        self._open: list[str] = []
+        self._card: list[str] | None = None
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        self.unbalanced += self._open
+
+    @property
+    def text(self) -> str:
+        """Everything a reader sees, in one line."""
+        return " ".join(" ".join(self._words).split())
+
+    def named(self, tag: str) -> list[dict[str, str]]:
+        """Return the attributes of all elements of one kind."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def table_with(self, title: str) -> list[dict[str, str]]:
+        """Return the rows of the first table that has a column ``title``, by column."""
+        for table in self.tables:
+            if title in table[0]:
+                return [dict(zip(table[0], row, strict=True)) for row in table[1:]]
+        raise AssertionError(f"no table has a column {title!r}")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in _VOID:
+            self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "article":
+            self._card = []
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop() != tag:
+            self.unbalanced.append(tag)
+        if tag == "article" and self._card is not None:
+            self.cards[self._card[0]] = " ".join(" ".join(self._card[1:]).split())
+            self._card = None
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] in ("style", "script"):
+            return
+        self._words.append(data)
+        if self._card is not None:
+            self._card.append(data)
+        if "table" in self._open and ("td" in self._open or "th" in self._open):
+            self.tables[-1][-1][-1] += data

@@ -1,0 +1,67 @@
+"""Every tensor that the project makes says where it lives, so that a GPU works without a GPU to test on."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from federations import train
+from torch.overrides import TorchFunctionMode
+
+from fl_app.config import client_parts
+
+FACTORIES = {
+    torch.arange,
+    torch.empty,
+    torch.eye,
+    torch.full,
+    torch.linspace,
+    torch.ones,
+    torch.rand,
+    torch.randint,
+    torch.randn,
+    torch.randperm,
+    torch.tensor,
+    torch.zeros,
+}
+
+
+class NoDefaultDevice(TorchFunctionMode):
+    """Refuses a factory call of this project that leaves the device to torch."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._packages = (str(root / "fl_app"), str(root / "attacks"))
+        self.seen = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        caller = sys._getframe(1).f_code.co_filename
+        if function in FACTORIES and caller.startswith(self._packages):
+            self.seen += 1
+            if kwargs.get("device") is None:
+                raise AssertionError(f"{caller} calls torch.{function.__name__} without a device")
+        return function(*args, **kwargs)
+
+
+def test_the_check_itself_fails_on_a_tensor_without_a_device(repository, tmp_path):
+    source = compile("import torch\ntorch.zeros(3)", str(repository / "fl_app" / "made_up.py"), "exec")
+    with NoDefaultDevice(repository), pytest.raises(AssertionError, match="torch.zeros without a device"):
+        exec(source, {})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "defense=dgp",
+        "defense=topk strategy=fed_avg fraction=0.5",
+        "model=resnet18 bn=sync rounds=1 clients=2",
+        "model=convnet partition=shards",
+    ],
+)
+def test_training_makes_no_tensor_without_the_models_device(repository, overrides):
+    client_parts.cache_clear()
+    with NoDefaultDevice(repository) as mode:
+        federated, _ = train(overrides)
+    assert not any(record.failures for record in federated.strategy.records)
+    assert mode.seen > 0

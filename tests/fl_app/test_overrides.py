@@ -1,0 +1,104 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from fl_app.config import client_parts, server_parts
+from fl_app.overrides import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
+
+
+def choices(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+
+
+def test_the_default_is_the_main_job():
+    cfg = compose("")
+    assert dict(cfg.choices) == {
+        "attack": "ig",
+        "data": "photos",
+        "defense": "dgp",
+        "engine": "inline",
+        "model": "lenet",
+        "partition": "iid",
+        "schedule": "constant",
+        "strategy": "fed_sgd",
+    }
+    assert (cfg.clients, cfg.defense.dgp.inner.k1, cfg.defense.dgp.inner.k2) == (10, 0.05, 0.75)
+    assert cfg.defense.dgp.enabled is True
+    assert (cfg.audit.batch_size, cfg.audit.contrast) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("defense=dpg", ["defense", "'dpg'", "dgp", "none", "topk", "did you mean dgp?"]),
+        ("attack=idontknow", ["attack", "ig", "none"]),
+        ("roundz=3", ["roundz: unknown key", "rounds", "did you mean rounds?"]),
+        ("attack.stepz=3", ["attack.stepz: unknown key", "attack has", "steps", "did you mean steps?"]),
+        ("defense.topk.inner.k=0.1", ["defense.topk.inner.k: unknown key", "dgp"]),
+        ("rounds.deep=3", ["rounds is a value"]),
+        ("rounds=0", ["rounds: must be a whole number of at least 1, got 0"]),
+        ("rounds=many", ["rounds", "'many'"]),
+        ("bn=loud", ["bn: must be one of sync, local, frozen, got 'loud'"]),
+        ("attack.rounds=3", ["attack.rounds: must be a list of rounds"]),
+        ("data=imagefolder", ["data.root has no default"]),
+        ("rounds='3", ["overrides: No closing quotation"]),
+        ("rounds", ["overrides"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_choices(overrides, words):
+    with pytest.raises(ConfigError) as error:
+        compose(overrides)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_value_that_a_factory_refuses_is_named_with_its_place():
+    with pytest.raises(ConfigError, match="defense.*prune_dual: k1 and k2 must be"):
+        client_parts("defense.dgp.inner.k1=0.5")
+    with pytest.raises(ConfigError, match="fraction must be in"):
+        server_parts("fraction=2")
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="device"):
+        client_parts("device=quantum")
+
+
+@pytest.mark.parametrize("group", ["defense", "strategy", "schedule", "engine", "attack", "model", "partition"])
+def test_every_choice_composes_and_builds(group):
+    for name in choices(group):
+        text = f"data.train_per_class=4 data.test_per_class=2 clients=2 {group}={name}"
+        if (group, name) == ("partition", "fixed"):
+            text += " partition.samples=5"
+        if (group, name) == ("partition", "shards"):
+            text += " partition.per_client=2"
+        parts = server_parts(text)
+        assert parts.config["choices"][group] == name
+        client_parts(text)
+
+
+def test_keys_of_a_step_can_be_set_and_a_step_removed():
+    assert compose("defense=topk defense.topk.inner.k=0.01").defense.topk.inner.k == 0.01
+    assert set(compose("defense=dgp ~defense.dgp").defense) == {"_target_"}
+    assert compose("error_feedback=false").defense.dgp.enabled is False
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12), max_size=5))
+def test_overrides_survive_being_joined_and_split(words):
+    assert split_overrides(join_overrides(words)) == words
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20))
+def test_a_quoted_value_is_read_back_by_hydra_as_it_was(value):
+    (override,) = OverridesParser.create().parse_overrides([f"run_dir={quote(value)}"])
+    assert override.value() == value
+
+
+def test_composing_inside_a_running_hydra_leaves_it_alone():
+    compose.cache_clear()
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        assert compose("seed=5").seed == 5
+        assert hydra_compose("config", ["seed=6"]).seed == 6

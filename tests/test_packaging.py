@@ -1,0 +1,75 @@
+"""What leaves the repository: a wheel that works anywhere, and a Flower app bundle with nothing too much."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+def test_the_bundle_patterns_name_the_three_folders(repository):
+    app = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["fab-include"] == ["fl_app/**", "attacks/**", "conf/**"]
+    assert "federations" not in tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["flwr"]
+
+
+def committed(repository: Path, target: Path) -> Path:
+    """Copy what git tracks: no cache and no run folder comes along."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=repository, capture_output=True, check=True, text=True
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        source = repository / name
+        if source.is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(source.read_bytes())
+    return target
+
+
+def test_the_flower_bundle_holds_the_three_folders_and_nothing_else(repository, tmp_path):
+    app = committed(repository, tmp_path / "fl-app")
+    environment = os.environ | {"FLWR_HOME": str(tmp_path / "flwr")}
+    flwr = Path(sys.executable).parent / "flwr"
+    subprocess.run([str(flwr), "build", "--app", str(app)], cwd=tmp_path, env=environment, check=True, timeout=120)
+    (bundle,) = tmp_path.glob("*.fab")
+    names = zipfile.ZipFile(bundle).namelist()
+    roots = {name.split("/")[0] for name in names}
+    assert roots - {".info"} == {"fl_app", "attacks", "conf", "pyproject.toml"}
+    assert {"conf/config.yaml", "fl_app/client_app.py", "attacks/score.py"} <= set(names)
+
+
+def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_path):
+    app = committed(repository, tmp_path / "fl-app")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)],
+        check=True,
+        timeout=300,
+    )
+    (wheel,) = tmp_path.glob("fl_app-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"fl_app/conf/config.yaml", "fl_app/conf/defense/dgp.yaml", "attacks/score.py"} <= names
+    assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith("dist-info")} == {"fl_app", "attacks"}
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp_path):
+    app = committed(repository, tmp_path / "fl-app")
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("fl_app-*.whl")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
+    install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, "torch==2.13.0"], check=True, timeout=1200)
+    subprocess.run([*install, str(wheel)], check=True, timeout=1200)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    quick = ["data.train_per_class=8", "data.test_per_class=4", "clients=3", "rounds=2", "attack.steps=5"]
+    done = subprocess.run(
+        [str(venv / "bin" / "fl-app"), *quick], cwd=elsewhere, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(elsewhere.glob("runs/*/*/report.html"))
