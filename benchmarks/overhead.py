@@ -21,7 +21,7 @@ from flwr.app import Context, RecordDict
 from rich.console import Console
 from rich.table import Table
 
-from fl_app import audit, client, client_app, client_state, messages, server_app
+from fl_app import audit, client, client_app, client_state, server_app
 from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid, inline
 from fl_app.overrides import join_overrides, quote

@@ -6,7 +6,6 @@ threads, so the ratios carry over to another machine better than seconds would.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -67,11 +66,8 @@ def measure(make_model: Callable[[], nn.Module], repeats: int = 3) -> tuple[floa
     return backward, sum(4 * g.numel() for g in gradient.values()), rows
 
 
-def main() -> None:
-    """Print one table per model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="the best time of so many counts")
-    repeats = parser.parse_args().repeats
+def main(repeats: int = 3) -> None:
+    """Print one table per model; the best time of ``repeats`` counts."""
     torch.set_num_threads(THREADS)
     models: dict[str, Callable[[], nn.Module]] = {
         "ResNet18": lambda: resnet18(num_classes=10, in_shape=(3, 32, 32)),

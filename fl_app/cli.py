@@ -94,7 +94,13 @@ def _hydra_job(cfg: DictConfig) -> None:
     _show_logs(bool(state.verbose))
     folder = Path(state.runtime.output_dir)
     overrides = [*state.overrides.task, f"run_dir={quote(folder)}"]
-    _run(server_app.app, client_app.app, {_OVERRIDES: join_overrides(overrides)}, cfg.clients, _plain(cfg.engine))
+    _run(
+        server_app.app,
+        client_app.app,
+        {_OVERRIDES: join_overrides(overrides)},
+        cfg.clients,
+        _plain(cfg.engine),
+    )
     _announce(folder)
 
 

@@ -28,8 +28,10 @@ def copy_records(content: RecordDict) -> RecordDict:
 def _copy_record(
     record: ArrayRecord | ConfigRecord | MetricRecord,
 ) -> ArrayRecord | ConfigRecord | MetricRecord:
-    if not isinstance(record, ArrayRecord):
-        return type(record)({key: copy(value) for key, value in record.items()})
+    if isinstance(record, ConfigRecord):
+        return ConfigRecord({key: copy(value) for key, value in record.items()})
+    if isinstance(record, MetricRecord):
+        return MetricRecord({key: copy(value) for key, value in record.items()})
     twin = ArrayRecord()  # item by item: its constructor would copy every Array
     for name, array in record.items():
         twin[name] = array

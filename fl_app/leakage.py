@@ -33,7 +33,9 @@ def attack_sightings(sightings: list[Sighting], parts: ServerParts, results: Res
 def _was_defended(sighting: Sighting) -> bool:
     """Say whether the raw update is known and is another than the one that was sent."""
     raw, sent = sighting.raw, sighting.update
-    return raw is not None and any(not torch.equal(raw[name].to(sent[name].device), sent[name]) for name in sent)
+    return raw is not None and any(
+        not torch.equal(raw[name].to(sent[name].device), sent[name]) for name in sent
+    )
 
 
 def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Path) -> dict[str, Any]:

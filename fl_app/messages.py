@@ -137,7 +137,7 @@ def unpack_reply(message: Message) -> Reply:
     """Return what a client answered, checked."""
     content = message.content
     answer = _unpack(content, _ANSWER, Answer)
-    metrics = content.metric_records.get(_METRICS, {})
+    metrics = content.metric_records.get(_METRICS, MetricRecord())
     return Reply(
         answer=answer,
         update=b"" if answer.need_model else _blob(content, _UPDATE),

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 BIN = Path(sys.executable).parent
-QUICK = ["data.train_per_class=8", "data.test_per_class=4", "clients=3", "batch_size=4", "rounds=3", "threads=1"]
+QUICK = [
+    "data.train_per_class=8",
+    "data.test_per_class=4",
+    "clients=3",
+    "batch_size=4",
+    "rounds=3",
+    "threads=1",
+]
 ATTACK = ["attack.steps=5"]
 
 needs_install = pytest.mark.skipif(
@@ -20,7 +27,9 @@ needs_install = pytest.mark.skipif(
 pytestmark = needs_install
 
 
-def run(command: list[str], cwd: Path, expect: int = 0, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], cwd: Path, expect: int = 0, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         cwd=cwd,
@@ -46,7 +55,13 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_flower_simulation_trains_attacks_and_reports(repository, tmp_path):
     overrides = " ".join(QUICK + ATTACK)
     done = run(
-        ["flower-simulation", "--app", str(repository / "fl_app"), "--run-config", f'overrides="{overrides}"'],
+        [
+            "flower-simulation",
+            "--app",
+            str(repository / "fl_app"),
+            "--run-config",
+            f'overrides="{overrides}"',
+        ],
         tmp_path,
     )
     result = result_of(last_line(done))
@@ -78,7 +93,10 @@ def _read(path: Path) -> dict:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["fl-app", "defense=dpg"], ["fl-app: defense: 'dpg' is not one of its choices", "did you mean dgp?"]),
+        (
+            ["fl-app", "defense=dpg"],
+            ["fl-app: defense: 'dpg' is not one of its choices", "did you mean dgp?"],
+        ),
         (["fl-app", "roundz=3"], ["fl-app: roundz: unknown key", "rounds"]),
         (["fl-app", "-m", "defense=none,tpok"], ["topk"]),
         (["flower-simulation", "--app", "nowhere"], ["flower-simulation: --app: expected a folder"]),
@@ -130,7 +148,11 @@ def test_ctrl_c_leaves_a_usable_folder_that_says_so(tmp_path):
 
 def test_python_dash_m_is_the_same_command(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "fl_app", "attack=none", *QUICK], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "fl_app", "attack=none", *QUICK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "report: " in done.stdout

@@ -59,9 +59,9 @@ def test_imports_go_down_only(repository):
             continue
         for name in imports(path):
             pieces = name.split(".")
-            if pieces[0] == "fl_app" and len(pieces) > 1 and any(pieces[1] in layer for layer in LAYERS):
-                if layer_of(pieces[1]) < layer_of(part):
-                    upward.append(f"{path.relative_to(repository)} imports {name}")
+            ours = pieces[0] == "fl_app" and len(pieces) > 1 and any(pieces[1] in layer for layer in LAYERS)
+            if ours and layer_of(pieces[1]) < layer_of(part):
+                upward.append(f"{path.relative_to(repository)} imports {name}")
     assert not upward
 
 
@@ -91,5 +91,7 @@ def test_private_names_of_flower_live_in_one_module(repository):
 
 @pytest.mark.parametrize("package", ["fl_app", "attacks"])
 def test_every_module_says_what_it_is_for(repository, package):
-    silent = [path for path in modules(repository, package) if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [
+        path for path in modules(repository, package) if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
     assert not silent

@@ -33,7 +33,9 @@ def test_the_flower_bundle_holds_the_three_folders_and_nothing_else(repository, 
     app = committed(repository, tmp_path / "fl-app")
     environment = os.environ | {"FLWR_HOME": str(tmp_path / "flwr")}
     flwr = Path(sys.executable).parent / "flwr"
-    subprocess.run([str(flwr), "build", "--app", str(app)], cwd=tmp_path, env=environment, check=True, timeout=120)
+    subprocess.run(
+        [str(flwr), "build", "--app", str(app)], cwd=tmp_path, env=environment, check=True, timeout=120
+    )
     (bundle,) = tmp_path.glob("*.fab")
     names = zipfile.ZipFile(bundle).namelist()
     roots = {name.split("/")[0] for name in names}
@@ -51,14 +53,19 @@ def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_pat
     (wheel,) = tmp_path.glob("fl_app-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"fl_app/conf/config.yaml", "fl_app/conf/defense/dgp.yaml", "attacks/score.py"} <= names
-    assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith("dist-info")} == {"fl_app", "attacks"}
+    assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith("dist-info")} == {
+        "fl_app",
+        "attacks",
+    }
 
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp_path):
     app = committed(repository, tmp_path / "fl-app")
     pip = [sys.executable, "-m", "pip"]
-    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)], check=True, timeout=300)
+    subprocess.run(
+        [*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)], check=True, timeout=300
+    )
     (wheel,) = tmp_path.glob("fl_app-*.whl")
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)

@@ -21,7 +21,7 @@ from attacks.optimisation.problem import Problem
 MEMORY_BUDGET = 2 * 2**30
 """Bytes that the stacked graph may take; more guesses are run in several stacks."""
 
-_GRAPH_ACTIVATIONS, _GRAPH_PARAMETERS = 12, 8
+_GRAPH_ACTIVATIONS, _GRAPH_PARAMETERS = 6, 8
 _WORTH_THREADS = 64 * 2**20
 
 

@@ -185,8 +185,8 @@ class FedSGD(Strategy):
         record.residual_norm = _mean(
             [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
         )
-        metrics = {} if record.train_loss is None else {"train_loss": record.train_loss}
-        return hold(self.weights | self.buffers), MetricRecord(metrics)
+        metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
+        return hold(self.weights | self.buffers), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

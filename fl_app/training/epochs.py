@@ -49,7 +49,7 @@ def run_epochs(
             batch = data.batch(chosen, first.device, first.dtype)
             optimiser.zero_grad()
             loss = F.cross_entropy(model(batch.inputs), batch.labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             if job.keep_batches and seen < samples:
                 kept.append(batch)

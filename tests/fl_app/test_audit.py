@@ -9,13 +9,16 @@ from federations import SMALL, Wiretap
 from flwr.app import RecordDict
 
 from fl_app.audit import Auditor, Public, observe
+from fl_app.client import Client
 from fl_app.client_app import app
 from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold
+from fl_app.messages import AuditOrder, Order
+from fl_app.seeding import generator_for
 from fl_app.tap import TappedGrid
 from fl_app.training import Job
-from fl_app.types import Observation, Truth
+from fl_app.types import Observation, RoundContext, Truth
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +56,15 @@ def test_only_the_chosen_round_and_client_are_seen():
 
 
 def test_the_truth_is_what_the_raw_update_was_computed_from():
-    parts, auditor, _, text = audited("defense=dgp", rounds=(1,), batch_size=1)
+    parts, auditor, _, _ = audited("defense=dgp", rounds=(1,), batch_size=1)
     (sighting,) = auditor.sightings
     assert sighting.truth.inputs.shape == (1, 3, 32, 32)
     observation = observe(sighting, parts.model, public(parts), grant_labels=True, undefended=True)
     model = observation.model.train()
     mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (parts.dataset.mean, parts.dataset.std))
-    loss = torch.nn.functional.cross_entropy(model((sighting.truth.inputs - mean) / std), sighting.truth.labels)
+    loss = torch.nn.functional.cross_entropy(
+        model((sighting.truth.inputs - mean) / std), sighting.truth.labels
+    )
     grads = torch.autograd.grad(loss, list(model.parameters()))
     for grad, update in zip(grads, observation.update.values(), strict=True):
         torch.testing.assert_close(grad, update, rtol=1e-4, atol=1e-6)
@@ -68,9 +73,6 @@ def test_the_truth_is_what_the_raw_update_was_computed_from():
 def test_the_defended_observation_is_the_raw_update_through_the_defense():
     parts, auditor, _, text = audited("defense=dgp error_feedback=false", batch_size=1)
     (sighting,) = auditor.sightings
-    from fl_app.seeding import generator_for
-    from fl_app.types import RoundContext
-
     transform = client_parts(text).transform
     expected, _ = transform.apply(
         sighting.raw, transform.init(sighting.raw), RoundContext(2, 3, generator_for(0, 2, 3, "x"))
@@ -84,7 +86,7 @@ def test_the_defended_observation_is_the_raw_update_through_the_defense():
 
 
 def test_the_models_weights_are_those_before_the_round():
-    parts, auditor, seen, text = audited("defense=none", rounds=(2,))
+    _, auditor, _, _ = audited("defense=none", rounds=(2,))
     (sighting,) = auditor.sightings
     one_round, *_ = audited("defense=none rounds=1")
     torch.testing.assert_close(sighting.weights, one_round.strategy.weights, rtol=0, atol=0)
@@ -101,7 +103,9 @@ def test_a_strategy_never_sees_the_truth_nor_asks_for_it():
 def test_an_audit_does_not_change_the_counted_bytes_nor_the_training():
     plain, *_ = audited(clients=())
     watched, *_ = audited(rounds="all", clients="all")
-    assert [r.uplink_bytes for r in plain.strategy.records] == [r.uplink_bytes for r in watched.strategy.records]
+    assert [r.uplink_bytes for r in plain.strategy.records] == [
+        r.uplink_bytes for r in watched.strategy.records
+    ]
     torch.testing.assert_close(plain.strategy.weights, watched.strategy.weights, rtol=0, atol=0)
 
 
@@ -114,9 +118,6 @@ def test_without_consent_there_is_no_truth_and_a_note_says_so():
 
 
 def test_a_client_refuses_an_audit_order_that_it_did_not_consent_to():
-    from fl_app.client import Client
-    from fl_app.messages import AuditOrder, Order
-
     client = Client(client_parts(SMALL), 2, 5, allow_audit=False)
     with pytest.raises(PermissionError, match="client 2: refuses the audit"):
         client.answer(Order(1, 2, 0.1, "hash", 0), b"", b"", AuditOrder(truth=True), RecordDict())
@@ -142,11 +143,13 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "round",
         "history",
     }
-    assert not any(field.type == Truth or "Truth" in str(field.type) for field in dataclasses.fields(Observation))
+    assert not any(
+        field.type == Truth or "Truth" in str(field.type) for field in dataclasses.fields(Observation)
+    )
 
 
 def test_fed_avg_deltas_say_how_many_steps_they_took():
-    parts, auditor, _, text = audited("strategy=fed_avg training.epochs=3", batch_size=2)
+    parts, auditor, _, _ = audited("strategy=fed_avg training.epochs=3", batch_size=2)
     (sighting,) = auditor.sightings
     observation = observe(sighting, parts.model, public(parts), grant_labels=True)
     assert (observation.local_steps, observation.batch_size) == (3, 2)
@@ -163,6 +166,8 @@ def test_audits_keep_batch_norm_statistics_that_were_sent():
 def test_the_trainers_batch_is_the_audits():
     text = f"{SMALL} batch_size=4"
     parts = client_parts(text)
-    trained = parts.trainer(server_parts(text).model, parts.data_of(0, 5), Job(1, 0.1, batch_size=2, keep_batches=True))
+    trained = parts.trainer(
+        server_parts(text).model, parts.data_of(0, 5), Job(1, 0.1, batch_size=2, keep_batches=True)
+    )
     assert trained.samples == 2
     assert len(trained.batches[0].labels) == 2

@@ -4,13 +4,15 @@ import logging
 
 import pytest
 import torch
-from federations import train
+from federations import SMALL, train
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fl_app.engine import InlineGrid
 from fl_app.client_app import app as real_client_app
+from fl_app.config import client_parts, server_parts
+from fl_app.engine import InlineGrid
 from fl_app.messages import Reply, pack_reply, unpack_reply
-from fl_app.wire import encode
+from fl_app.training import Job
+from fl_app.wire import decode, encode
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +31,9 @@ def raises(order: Message, reply: Message, context: Context) -> Message:
 
 
 def sends_nan(order: Message, reply: Message, context: Context) -> Message:
-    return with_update(reply, encode(_update(lambda name, t: t + float("nan") if name.endswith("bias") else t)))
+    return with_update(
+        reply, encode(_update(lambda name, t: t + float("nan") if name.endswith("bias") else t))
+    )
 
 
 def sends_infinity(order: Message, reply: Message, context: Context) -> Message:
@@ -62,9 +66,6 @@ def claims_no_samples(order: Message, reply: Message, context: Context) -> Messa
 
 
 def _update(change):
-    from fl_app.config import server_parts
-    from federations import SMALL
-
     model = server_parts(SMALL).model
     return {name: change(name, torch.ones_like(p)) for name, p in model.named_parameters()}
 
@@ -100,11 +101,11 @@ def test_a_bad_client_is_named_and_the_round_goes_on_with_the_others(bad, caplog
 
 
 def test_the_mean_leaves_the_bad_client_out():
-    from fl_app.wire import decode
-
     federated, tap = train("rounds=1 defense=none dtype=float64", {2: sends_foreign_blob})
     initial = {name: p.detach() for name, p in federated.model.named_parameters()}
-    good = [decode(unpack_reply(reply).update, initial) for i, (_, reply) in enumerate(tap.exchanges) if i != 2]
+    good = [
+        decode(unpack_reply(reply).update, initial) for i, (_, reply) in enumerate(tap.exchanges) if i != 2
+    ]
     for name, before in initial.items():
         mean = torch.stack([update[name] for update in good]).mean(0)
         torch.testing.assert_close(federated.strategy.weights[name], before - 0.1 * mean, rtol=0, atol=1e-12)
@@ -132,40 +133,24 @@ def test_an_update_that_was_refused_is_sent_again_with_the_next_one():
             return with_update(reply, b"garbled on its way")
         return reply
 
-    from fl_app.wire import decode
-
     overrides = "rounds=2 clients=1 defense=topk defense.topk.inner.k=1.0 dtype=float64"
     federated, tap = train(overrides, {0: refuse_first})
     initial = {name: p.detach() for name, p in federated.model.named_parameters()}
     sent = decode(unpack_reply(tap.exchanges[1][1]).update, initial)
     # the model did not move in round 1: with the same weights, the second update is g1 + g2
-    plain, plain_tap = train("rounds=2 clients=1 defense=none dtype=float64", {0: lambda o, r, c: with_update(r, b"x")})
     g1, g2 = (_raw_gradient(overrides, round) for round in (1, 2))
     for name in sent:
         torch.testing.assert_close(sent[name], g1[name] + g2[name], rtol=0, atol=1e-12)
 
 
 def _raw_gradient(overrides: str, round: int):
-    from federations import SMALL
-
-    from fl_app.config import client_parts, server_parts
-    from fl_app.training import Job
-
     text = f"{SMALL} {overrides}"
     parts = client_parts(text)
     return parts.trainer(server_parts(text).model.train(), parts.data_of(0, 1), Job(round, 0.1)).update
 
 
 def test_a_client_that_lost_its_state_asks_for_the_whole_model_and_loses_no_round():
-    from federations import SMALL
-
     grid = InlineGrid(real_client_app, 5, run_config={"overrides": f"{SMALL} defense=none rounds=3"})
-
-    class Forgetful:
-        """Wipes client 3's memory before round 3."""
-
-        def __init__(self) -> None:
-            self.calls = 0
 
     original = grid.send_and_receive
 

@@ -46,7 +46,7 @@ class NoDefaultDevice(TorchFunctionMode):
 
 def test_the_check_itself_fails_on_a_tensor_without_a_device(repository, tmp_path):
     source = compile("import torch\ntorch.zeros(3)", str(repository / "fl_app" / "made_up.py"), "exec")
-    with NoDefaultDevice(repository), pytest.raises(AssertionError, match="torch.zeros without a device"):
+    with NoDefaultDevice(repository), pytest.raises(AssertionError, match=r"torch\.zeros without a device"):
         exec(source, {})
 
 

@@ -46,8 +46,10 @@ def test_undefended_fed_sgd_is_plain_sgd_on_the_joined_batch(model, server):
 
 def test_clients_of_unequal_size_count_by_their_samples():
     # 80 samples, Dirichlet: some clients have fewer than a batch
-    overrides = "defense=none dtype=float64 rounds=3 clients=4 partition=dirichlet partition.alpha=0.2 batch_size=40"
-    federated, tap = train(overrides)
+    overrides = (
+        "defense=none dtype=float64 rounds=3 clients=4 partition=dirichlet partition.alpha=0.2 batch_size=40"
+    )
+    federated, _ = train(overrides)
     net = server_parts(f"{SMALL} {overrides}").model.train()
     parts = client_parts(f"{SMALL} {overrides}")
     counts = [min(40, len(parts.data_of(client, 4))) for client in range(4)]
@@ -104,7 +106,9 @@ def wire_bytes(overrides: str) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("overrides", ["defense=dgp rounds=3", "strategy=fed_avg defense=topk fraction=0.6 rounds=3"])
+@pytest.mark.parametrize(
+    "overrides", ["defense=dgp rounds=3", "strategy=fed_avg defense=topk fraction=0.6 rounds=3"]
+)
 def test_two_runs_give_byte_identical_wire_traffic(overrides):
     first = wire_bytes(overrides)
     assert first == wire_bytes(overrides)
@@ -126,9 +130,12 @@ def test_what_travels_down_is_a_change_and_restores_the_weights_bit_for_bit():
 
 def test_bytes_are_those_of_the_serialised_contents():
     federated, tap = train("defense=topk rounds=2")
-    for record, exchanges in zip(federated.strategy.records, (tap.exchanges[:5], tap.exchanges[5:]), strict=True):
+    for record, exchanges in zip(
+        federated.strategy.records, (tap.exchanges[:5], tap.exchanges[5:]), strict=True
+    ):
         down, up = (
-            sum(len(recorddict_to_proto(m[side].content).SerializeToString()) for m in exchanges) for side in (0, 1)
+            sum(len(recorddict_to_proto(m[side].content).SerializeToString()) for m in exchanges)
+            for side in (0, 1)
         )
         assert (record.downlink_bytes, record.uplink_bytes) == (down, up)
         dense = 4 * sum(p.numel() for p in federated.model.parameters())

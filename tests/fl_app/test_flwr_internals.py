@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from fl_app import flwr_internals
 
 NEEDED = {
-    "flwr.supercore.task_identity.TaskIdentity": "Message(...) needs a task identity outside a Flower runtime",
+    "flwr.supercore.task_identity.TaskIdentity": "Message(...) needs it outside a Flower runtime",
     "flwr.supercore.run.Run": "Grid.run must be one",
     "flwr.common.serde.recorddict_to_proto": "bytes are counted as Flower serialises them",
 }
@@ -21,7 +21,9 @@ def test_the_name_is_where_it_was(name):
         found = hasattr(importlib.import_module(module), attribute)
     except ImportError:
         found = False
-    assert found, f"Flower moved {name} ({NEEDED[name]}): find its new place and mend fl_app/flwr_internals.py"
+    assert found, (
+        f"Flower moved {name} ({NEEDED[name]}): find its new place and mend fl_app/flwr_internals.py"
+    )
 
 
 def test_messages_can_be_made_once_the_process_is_identified():

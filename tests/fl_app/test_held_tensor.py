@@ -21,7 +21,12 @@ def test_in_process_it_is_the_tensor_itself(tensor):
 
 def test_its_bytes_are_those_of_a_plain_array(tensor):
     plain, held = Array(tensor), HeldTensor(tensor)
-    assert (held.dtype, held.shape, held.stype, held.data) == (plain.dtype, plain.shape, plain.stype, plain.data)
+    assert (held.dtype, held.shape, held.stype, held.data) == (
+        plain.dtype,
+        plain.shape,
+        plain.stype,
+        plain.data,
+    )
 
 
 def test_pickling_gives_a_plain_array_with_the_same_values(tensor):

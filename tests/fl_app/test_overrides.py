@@ -1,9 +1,9 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fl_app.config import client_parts, server_parts
 from fl_app.overrides import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
@@ -56,7 +56,7 @@ def test_what_cannot_be_is_refused_with_the_choices(overrides, words):
 
 
 def test_a_value_that_a_factory_refuses_is_named_with_its_place():
-    with pytest.raises(ConfigError, match="defense.*prune_dual: k1 and k2 must be"):
+    with pytest.raises(ConfigError, match=r"defense.*prune_dual: k1 and k2 must be"):
         client_parts("defense.dgp.inner.k1=0.5")
     with pytest.raises(ConfigError, match="fraction must be in"):
         server_parts("fraction=2")
@@ -67,7 +67,9 @@ def test_a_device_that_is_not_there_is_refused():
         client_parts("device=quantum")
 
 
-@pytest.mark.parametrize("group", ["defense", "strategy", "schedule", "engine", "attack", "model", "partition"])
+@pytest.mark.parametrize(
+    "group", ["defense", "strategy", "schedule", "engine", "attack", "model", "partition"]
+)
 def test_every_choice_composes_and_builds(group):
     for name in choices(group):
         text = f"data.train_per_class=4 data.test_per_class=2 clients=2 {group}={name}"
