@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 
+@lru_cache(maxsize=256)
 def exact(fraction: float) -> Fraction:
     """Return the decimal that was written: ``0.7`` is 7/10, not the nearest double.
 

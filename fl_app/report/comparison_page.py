@@ -26,7 +26,7 @@ from fl_app.report.formats import (
 )
 from fl_app.report.gallery import UPDATES
 from fl_app.report.markup import Child, Html, element, page
-from fl_app.report.run_page import themed_image
+from fl_app.report.panels import panel, themed_image
 from fl_app.report.scores import LPIPS, PSNR, Metric
 
 _SORT = """
@@ -192,36 +192,20 @@ def _charts(rows: list[ComparisonRow]) -> list[Child]:
     missing = [label for label in labels if label not in {point.label for point in points}]
     panels: list[Child] = []
     if curves:
-        panels.append(
-            element(
-                "section",
-                element("h3", "Accuracy over rounds"),
-                themed_image(
-                    lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, one line per row"
-                ),
-                element("p", "Lines are means over seeds, bands one standard deviation.", class_="muted"),
-                class_="panel",
-            )
+        picture = themed_image(
+            lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row"
         )
+        words = "Lines are means over seeds, bands one standard deviation."
+        panels.append(panel("Accuracy over rounds", picture, element("p", words, class_="muted")))
     if points:
-        panels.append(
-            element(
-                "section",
-                element("h3", "Accuracy against leakage"),
-                themed_image(
-                    lambda theme: plot_tradeoff(points, theme), "accuracy against leakage, one dot per row"
-                ),
-                element(
-                    "p",
-                    "Up is more accurate, left leaks less: the best place is the upper left corner.",
-                    f" Not shown, for want of accuracy or a scored attack: {', '.join(missing)}."
-                    if missing
-                    else None,
-                    class_="muted",
-                ),
-                class_="panel",
-            )
+        picture = themed_image(
+            lambda theme: plot_tradeoff(points, theme), "accuracy against leakage, a dot per row"
         )
+        words = "Up is more accurate, left leaks less: the best place is the upper left corner."
+        words += (
+            f" Not shown, for want of accuracy or a scored attack: {', '.join(missing)}." if missing else ""
+        )
+        panels.append(panel("Accuracy against leakage", picture, element("p", words, class_="muted")))
     return [element("h2", "Charts"), element("div", panels, class_="charts")] if panels else []
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from fl_app.report.answers import NO_LPIPS, four_answers
-from fl_app.report.charts import DARK, LIGHT, Curve, Theme, plot_accuracy, plot_bytes, plot_residual
+from fl_app.report.answers import four_answers
+from fl_app.report.attack_section import attack_section
+from fl_app.report.charts import Curve, plot_accuracy, plot_bytes, plot_residual
 from fl_app.report.formats import (
     DASH,
     format_bytes,
@@ -18,11 +19,11 @@ from fl_app.report.formats import (
     format_seconds,
     format_short,
 )
-from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_rows, plot_gallery, update_words
+from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_rows, plot_gallery
 from fl_app.report.markup import Child, Html, details, element, page, table
-from fl_app.report.records import Attack, Run
+from fl_app.report.panels import panel, themed_image
+from fl_app.report.records import Run
 from fl_app.report.runs import load_run
-from fl_app.report.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
 from fl_app.report.tiles import png_uri, tile_uri
 
 _PICTURE_BUDGET = 450_000
@@ -40,7 +41,7 @@ def write_report(run_dir: Path | str) -> Path:
         _banner(run),
         four_answers(run),
         _gallery_section(run, rows),
-        _attack_section(run),
+        attack_section(run),
         _chart_section(run),
         _failure_section(run),
         _notes_section(run),
@@ -49,18 +50,6 @@ def write_report(run_dir: Path | str) -> Path:
     path = run.folder / "report.html"
     path.write_text(page(f"{_title(run)}: what this run leaked", body), encoding="utf-8")
     return path
-
-
-def themed_image(draw: Callable[[Theme], bytes], alt: str, *, copy: Path | None = None) -> Html:
-    """Return a chart in the reader's light or dark mode; ``copy`` also keeps the light one as a file."""
-    light = draw(LIGHT)
-    if copy is not None:
-        copy.write_bytes(light)
-    return element(
-        "picture",
-        element("source", media="(prefers-color-scheme: dark)", srcset=png_uri(draw(DARK))),
-        element("img", class_="chart", src=png_uri(light), alt=alt),
-    )
 
 
 def _title(run: Run) -> str:
@@ -158,148 +147,6 @@ def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
     )
 
 
-def _attack_section(run: Run) -> list[Child]:
-    if not run.attacks:
-        return []
-    # a label or text attack has no images, and then no columns for them
-    with_images = any(attack.images or worst_score(PSNR, [attack]) is not None for attack in run.attacks)
-    shown = METRICS if with_images else ()
-    others = list(dict.fromkeys(name for attack in run.attacks for name in attack.others))
-    header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
-    header += ["round", "client", "batch", "objective", "seconds"]
-    rows = [
-        [
-            f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
-            update_words(run, attack),
-            *(_score_cell(metric, attack) for metric in shown),
-            _label_cell(attack),
-            *(format_short(attack.others.get(name)) for name in others),
-            _plain(attack.round),
-            attack.client or DASH,
-            _plain(attack.batch_size),
-            format_short(attack.objective),
-            format_number(attack.seconds, 1),
-        ]
-        for attack in run.attacks
-    ]
-    return [
-        element("h2", "Scores of each attack"),
-        element(
-            "p",
-            "Each score is first that of the worst case for the user, which is the best image for the "
-            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
-        ),
-        table(header, rows, words=2),
-        _unscored_remark(run),
-        _grants(run),
-        _attack_notes(run),
-    ]
-
-
-def _score_cell(metric: Metric, attack: Attack) -> Child:
-    if metric is LPIPS and lacks_lpips([attack]):
-        words, reason = NO_LPIPS.split(" (")
-        return [words, element("small", f" ({reason}")]
-    mean = mean_score(metric, [attack])
-    below = None if mean is None else element("small", f" mean {metric.show(mean)}")
-    return [metric.show(worst_score(metric, [attack])), below]
-
-
-def _label_cell(attack: Attack) -> str:
-    if attack.labels_from == "granted":
-        return "granted"
-    names = {"precision": "P", "recall": "R", "f1": "F1", "exact": "exact"}
-    known = [
-        f"{short} {format_number(attack.labels[name], 2)}"
-        for name, short in names.items()
-        if name in attack.labels
-    ]
-    return ", ".join(known) or DASH
-
-
-def _unscored_remark(run: Run) -> Html | None:
-    if all(attack.scored for attack in run.attacks):
-        return None
-    return element(
-        "p",
-        "Rows of dashes were not scored: the client did not allow an audit, so nobody knows the original.",
-    )
-
-
-def _grants(run: Run) -> list[Child]:
-    grouped: dict[str, list[str]] = {}
-    for attack in run.attacks:
-        grouped.setdefault(_grant_words(attack), []).append(attack.name)
-    items = [
-        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words)
-        for words, names in grouped.items()
-    ]
-    batch = run.setting("audit", "batch_size")
-    return [
-        element("h3", "What the attacker was granted"),
-        element(
-            "p",
-            "In an attacked round the attacked client's batch was set by ",
-            element("code", f"audit.batch_size={batch or DASH}"),
-            ".",
-        ),
-        element("ul", items),
-    ]
-
-
-def _grant_words(attack: Attack) -> str:
-    given, withheld = [], []
-    for name, value in attack.granted.items():
-        if name == "training" and isinstance(value, bool):
-            given.append(f"the client's mode ({'train' if value else 'eval'})")
-        elif value is None or value is False:
-            withheld.append(_GRANTS.get(name, name))
-        elif value is True:
-            given.append(_GRANTS.get(name, name))
-        else:
-            given.append(f"{_GRANTS.get(name, name)} ({_brief(value)})")
-    words = ", ".join(["the model and the update", *given]) + "."
-    words += f" Not granted: {', '.join(withheld)}." if withheld else ""
-    inferred = attack.labels_from and attack.labels_from != "granted"
-    return f"{words} Labels came from: {attack.labels_from}." if inferred else words
-
-
-_GRANTS = {
-    "labels": "the true labels",
-    "batch_size": "the batch size",
-    "training": "the client's mode",
-    "lr": "the learning rate",
-    "local_steps": "the number of local steps",
-    "num_classes": "the number of classes",
-    "input_shape": "the input's shape",
-    "mean": "the normalisation's mean",
-    "std": "the normalisation's standard deviation",
-    "defense": "the defense and its settings",
-    "buffers": "the BatchNorm statistics that were sent",
-    "sent": "which entries travelled",
-    "history": "earlier rounds of the same client",
-}
-
-
-def _brief(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 90 else text[:89] + "…"
-
-
-def _attack_notes(run: Run) -> list[Child]:
-    notes: dict[str, list[str]] = {}
-    for attack in run.attacks:
-        for note in attack.notes:
-            notes.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
-    if not notes:
-        return []
-    items = [
-        element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
-        for note, who in notes.items()
-    ]
-    return [element("h3", "What the attacks said about themselves"), element("ul", items)]
-
-
 def _chart_section(run: Run) -> list[Child]:
     panels = [panel for panel in (_accuracy_panel(run), _bytes_panel(run), _residual_panel(run)) if panel]
     partition = run.folder / "partition.png"
@@ -310,7 +157,7 @@ def _chart_section(run: Run) -> list[Child]:
             src=png_uri(partition.read_bytes()),
             alt="samples of each class by client",
         )
-        panels.append(_panel("Who holds what: the partition", picture))
+        panels.append(panel("Who holds what: the partition", picture))
     return [element("h2", "How training went"), element("div", panels, class_="charts")] if panels else []
 
 
@@ -320,7 +167,7 @@ def _accuracy_panel(run: Run) -> Html | None:
         return None
     alt = f"accuracy over rounds, from {format_percent(curve.y[0])} to {format_percent(curve.y[-1])}"
     picture = themed_image(lambda theme: plot_accuracy([curve], theme), alt, copy=run.folder / "accuracy.png")
-    return _panel("Accuracy", picture)
+    return panel("Accuracy", picture)
 
 
 def _bytes_panel(run: Run) -> Html | None:
@@ -335,7 +182,7 @@ def _bytes_panel(run: Run) -> Html | None:
         f"bytes per round; a dense exchange takes {format_bytes(each_way)} each way",
         copy=run.folder / "bytes.png",
     )
-    return _panel("Bytes on the wire", picture)
+    return panel("Bytes on the wire", picture)
 
 
 def _residual_panel(run: Run) -> Html | None:
@@ -343,7 +190,7 @@ def _residual_panel(run: Run) -> Html | None:
     if not curve.x:
         return None
     picture = themed_image(lambda theme: plot_residual(curve, theme), "residual norm over rounds")
-    return _panel("Held back by error feedback", picture)
+    return panel("Held back by error feedback", picture)
 
 
 def _curve(label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
@@ -351,15 +198,11 @@ def _curve(label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
     return Curve(label, [x for x, _ in known], [y for _, y in known])
 
 
-def _panel(title: str, *children: Child) -> Html:
-    return element("section", element("h3", title), *children, class_="panel")
-
-
 def _failure_section(run: Run) -> list[Child]:
     failures = [failure for r in run.rounds for failure in r.failures]
     if not failures:
         return []
-    rows = [[_plain(f.round), f.client or DASH, f.reason or DASH] for f in failures]
+    rows = [[str(f.round), f.client or DASH, f.reason or DASH] for f in failures]
     body = table(["round", "client", "reason"], rows, words=3)
     few = len(failures) <= 12
     return [
@@ -406,7 +249,7 @@ def _round_table(run: Run) -> Html:
     header += ["failures", "attacked", "ε", "ε server", "residual", "seconds"]
     rows = [
         [
-            _plain(r.round),
+            str(r.round),
             format_percent(r.accuracy),
             format_short(r.loss),
             format_short(r.train_loss),
@@ -415,7 +258,7 @@ def _round_table(run: Run) -> Html:
             format_bytes(r.downlink_bytes),
             format_bytes(r.downlink_blob_bytes),
             format_count(r.clients),
-            _plain(len(r.failures)),
+            str(len(r.failures)),
             ", ".join(r.attacked) or DASH,
             format_number(r.epsilon, 2),
             format_number(r.epsilon_server, 2),
@@ -425,7 +268,3 @@ def _round_table(run: Run) -> Html:
         for r in run.rounds
     ]
     return table(header, rows)
-
-
-def _plain(value: int | None) -> str:
-    return DASH if value is None else str(value)

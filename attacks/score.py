@@ -1,0 +1,77 @@
+"""The one place where a result meets the truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacks.base import LabelSet, Reconstruction, Transcript
+from attacks.metrics import lpips, match, mse, psnr, ssim
+from fl_app.types import Truth
+
+
+def score(result: Reconstruction | LabelSet | Transcript, truth: Truth) -> dict:
+    """Return plain numbers, ready for JSON.
+
+    Images: ``psnr``, ``ssim``, ``lpips`` and ``mse`` list one number per true image, in
+    the truth's order and None for an image without a counterpart; ``matching`` gives the
+    counterpart's index; ``lpips`` is None as a whole where its weights are missing.
+    Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
+    (1.0 or 0.0), or None if the attack names none.
+    """
+    if isinstance(result, Reconstruction):
+        return {**_image_scores(result.images, truth), "labels": _reconstructed_labels(result, truth)}
+    if isinstance(result, LabelSet):
+        return {"labels": _set_of_labels(result, truth)}
+    raise TypeError(f"score: expected a Reconstruction or a LabelSet, got {type(result).__name__}")
+
+
+def aligned(result: Reconstruction, truth: Truth) -> Tensor:
+    """Return the recovered images in the truth's order, black where there is none."""
+    images = result.images.detach().cpu().clamp(0, 1)
+    pairs = match(images, truth.inputs.cpu())
+    return torch.stack([torch.zeros_like(truth.inputs[0].cpu()) if i is None else images[i] for i in pairs])
+
+
+def _image_scores(images: Tensor, truth: Truth) -> dict:
+    images, inputs = images.detach().cpu(), truth.inputs.cpu()
+    matching = match(images, inputs)
+    rows = [row for row, i in enumerate(matching) if i is not None]
+    recovered = images[[matching[row] for row in rows]]
+    scores: dict = {}
+    for name, metric in (("psnr", psnr), ("ssim", ssim), ("lpips", lpips), ("mse", mse)):
+        values = metric(recovered, inputs[rows])
+        scores[name] = None if values is None else _in_place(values, rows, len(inputs))
+    return {**scores, "matching": matching}
+
+
+def _in_place(values: Tensor, rows: Sequence[int], number: int) -> list[float | None]:
+    placed: list[float | None] = [None] * number
+    for row, value in zip(rows, values.tolist(), strict=True):
+        placed[row] = value
+    return placed
+
+
+def _reconstructed_labels(result: Reconstruction, truth: Truth) -> dict | None:
+    if result.labels is None:
+        return None
+    return _agreement(Counter(result.labels.tolist()), Counter(truth.labels.tolist()))
+
+
+def _set_of_labels(result: LabelSet, truth: Truth) -> dict:
+    if result.counts is None:
+        # the attack says which classes occur, not how often: only that is judged
+        return _agreement(Counter(set(result.labels.tolist())), Counter(set(truth.labels.tolist())))
+    found = Counter(dict(zip(result.labels.tolist(), result.counts.tolist(), strict=True)))
+    return _agreement(found, Counter(truth.labels.tolist()))
+
+
+def _agreement(found: Counter, true: Counter) -> dict:
+    common = (found & true).total()
+    precision = common / found.total() if found else 0.0
+    recall = common / true.total() if true else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if common else 0.0
+    return {"precision": precision, "recall": recall, "f1": f1, "exact": float(+found == +true)}

@@ -1,0 +1,154 @@
+"""The part of a report about the attacks: scores, what the attacker was granted, what it said itself."""
+
+from __future__ import annotations
+
+import json
+
+from fl_app.report.answers import NO_LPIPS
+from fl_app.report.formats import DASH, format_number, format_short
+from fl_app.report.gallery import update_words
+from fl_app.report.markup import Child, Html, element, table
+from fl_app.report.records import Attack, Run, as_text
+from fl_app.report.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
+
+_GRANTS = {
+    "labels": "the true labels",
+    "batch_size": "the batch size",
+    "training": "the client's mode",
+    "lr": "the learning rate",
+    "local_steps": "the number of local steps",
+    "num_classes": "the number of classes",
+    "input_shape": "the input's shape",
+    "mean": "the normalisation's mean",
+    "std": "the normalisation's standard deviation",
+    "defense": "the defense and its settings",
+    "buffers": "the BatchNorm statistics that were sent",
+    "sent": "which entries travelled",
+    "history": "earlier rounds of the same client",
+}
+
+
+def attack_section(run: Run) -> list[Child]:
+    """Return the scores of each attack, what it was granted, and what it said about itself."""
+    if not run.attacks:
+        return []
+    # a label or text attack has no images, and then no columns for them
+    with_images = any(attack.images or worst_score(PSNR, [attack]) is not None for attack in run.attacks)
+    shown = METRICS if with_images else ()
+    others = list(dict.fromkeys(name for attack in run.attacks for name in attack.others))
+    header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
+    header += ["round", "client", "batch", "objective", "seconds"]
+    rows = [
+        [
+            f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
+            update_words(run, attack),
+            *(_score_cell(metric, attack) for metric in shown),
+            _label_cell(attack),
+            *(format_short(attack.others.get(name)) for name in others),
+            as_text(attack.round) or DASH,
+            attack.client or DASH,
+            as_text(attack.batch_size) or DASH,
+            format_short(attack.objective),
+            format_number(attack.seconds, 1),
+        ]
+        for attack in run.attacks
+    ]
+    return [
+        element("h2", "Scores of each attack"),
+        element(
+            "p",
+            "Each score is first that of the worst case for the user, which is the best image for the "
+            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+        ),
+        table(header, rows, words=2),
+        _unscored_remark(run),
+        _grants(run),
+        _attack_notes(run),
+    ]
+
+
+def _score_cell(metric: Metric, attack: Attack) -> Child:
+    if metric is LPIPS and lacks_lpips([attack]):
+        words, reason = NO_LPIPS.split(" (")
+        return [words, element("small", f" ({reason}")]
+    mean = mean_score(metric, [attack])
+    below = None if mean is None else element("small", f" mean {metric.show(mean)}")
+    return [metric.show(worst_score(metric, [attack])), below]
+
+
+def _label_cell(attack: Attack) -> str:
+    if attack.labels_from == "granted":
+        return "granted"
+    names = {"precision": "P", "recall": "R", "f1": "F1", "exact": "exact"}
+    known = [
+        f"{short} {format_number(attack.labels[name], 2)}"
+        for name, short in names.items()
+        if name in attack.labels
+    ]
+    return ", ".join(known) or DASH
+
+
+def _unscored_remark(run: Run) -> Html | None:
+    if all(attack.scored for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        "Rows of dashes were not scored: the client did not allow an audit, so nobody knows the original.",
+    )
+
+
+def _grants(run: Run) -> list[Child]:
+    grouped: dict[str, list[str]] = {}
+    for attack in run.attacks:
+        grouped.setdefault(_grant_words(attack), []).append(attack.name)
+    items = [
+        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words)
+        for words, names in grouped.items()
+    ]
+    batch = run.setting("audit", "batch_size")
+    return [
+        element("h3", "What the attacker was granted"),
+        element(
+            "p",
+            "In an attacked round the attacked client's batch was set by ",
+            element("code", f"audit.batch_size={batch or DASH}"),
+            ".",
+        ),
+        element("ul", items),
+    ]
+
+
+def _grant_words(attack: Attack) -> str:
+    given, withheld = [], []
+    for name, value in attack.granted.items():
+        if name == "training" and isinstance(value, bool):
+            given.append(f"the client's mode ({'train' if value else 'eval'})")
+        elif value is None or value is False:
+            withheld.append(_GRANTS.get(name, name))
+        elif value is True:
+            given.append(_GRANTS.get(name, name))
+        else:
+            given.append(f"{_GRANTS.get(name, name)} ({_brief(value)})")
+    words = ", ".join(["the model and the update", *given]) + "."
+    words += f" Not granted: {', '.join(withheld)}." if withheld else ""
+    inferred = attack.labels_from and attack.labels_from != "granted"
+    return f"{words} Labels came from: {attack.labels_from}." if inferred else words
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 90 else text[:89] + "…"
+
+
+def _attack_notes(run: Run) -> list[Child]:
+    notes: dict[str, list[str]] = {}
+    for attack in run.attacks:
+        for note in attack.notes:
+            notes.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
+    if not notes:
+        return []
+    items = [
+        element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
+        for note, who in notes.items()
+    ]
+    return [element("h3", "What the attacks said about themselves"), element("ul", items)]

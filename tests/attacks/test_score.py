@@ -1,0 +1,77 @@
+import json
+
+import pytest
+import torch
+
+from attacks.base import LabelSet, Reconstruction, Transcript
+from attacks.score import aligned, score
+from fl_app.types import Truth
+
+
+@pytest.fixture
+def truth() -> Truth:
+    return Truth(inputs=torch.rand(3, 3, 12, 12), labels=torch.tensor([2, 0, 2]))
+
+
+def test_a_shuffled_perfect_recovery_scores_best_in_the_order_of_the_truth(truth):
+    result = Reconstruction(truth.inputs[[2, 0, 1]], labels=torch.tensor([2, 2, 0]), objective=0.0)
+    scores = score(result, truth)
+    assert scores["matching"] == [1, 2, 0]
+    assert scores["mse"] == [0.0] * 3
+    assert scores["psnr"] == [120.0] * 3
+    assert scores["ssim"] == pytest.approx([1.0] * 3)
+    assert scores["labels"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "exact": 1.0}
+    torch.testing.assert_close(aligned(result, truth), truth.inputs)
+
+
+def test_scores_are_json_without_special_numbers(truth):
+    scores = score(Reconstruction(torch.rand(2, 3, 12, 12)), truth)
+    assert json.loads(json.dumps(scores, allow_nan=False)) == scores
+    assert scores["labels"] is None
+
+
+def test_images_that_were_not_recovered_have_no_score_and_are_shown_black(truth):
+    result = Reconstruction(truth.inputs[1:2])
+    scores = score(result, truth)
+    assert scores["matching"] == [None, 0, None]
+    assert [value is None for value in scores["psnr"]] == [True, False, True]
+    shown = aligned(result, truth)
+    assert not shown[0].any()
+    torch.testing.assert_close(shown[1], truth.inputs[1])
+
+
+def test_nothing_recovered_is_scored_too(truth):
+    scores = score(Reconstruction(torch.zeros(0, 3, 12, 12)), truth)
+    assert scores["psnr"] == [None] * 3
+
+
+def test_labels_of_a_reconstruction_are_compared_as_a_multiset(truth):
+    result = Reconstruction(truth.inputs, labels=torch.tensor([2, 0, 0]))
+    labels = score(result, truth)["labels"]
+    assert labels["precision"] == pytest.approx(2 / 3)
+    assert labels["recall"] == pytest.approx(2 / 3)
+    assert labels["exact"] == 0.0
+
+
+def test_a_label_set_without_counts_is_compared_as_a_set(truth):
+    labels = score(LabelSet(torch.tensor([0, 2])), truth)["labels"]
+    assert labels == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "exact": 1.0}
+    labels = score(LabelSet(torch.tensor([0, 1, 2, 3])), truth)["labels"]
+    assert labels == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "exact": 0.0}
+
+
+def test_a_label_set_with_counts_is_compared_as_a_multiset(truth):
+    right = LabelSet(torch.tensor([0, 2]), counts=torch.tensor([1, 2]))
+    wrong = LabelSet(torch.tensor([0, 2]), counts=torch.tensor([2, 1]))
+    assert score(right, truth)["labels"]["exact"] == 1.0
+    assert score(wrong, truth)["labels"]["recall"] == pytest.approx(2 / 3)
+
+
+def test_no_label_found_scores_zero(truth):
+    labels = score(LabelSet(torch.zeros(0, dtype=torch.long)), truth)["labels"]
+    assert labels == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "exact": 0.0}
+
+
+def test_results_that_are_not_scored_here_are_refused(truth):
+    with pytest.raises(TypeError, match="got Transcript"):
+        score(Transcript(tokens=[1]), truth)
