@@ -78,15 +78,18 @@ def _hydra_main() -> None:
 
 
 def _check_before_hydra(overrides: list[str]) -> None:
-    """Compose once with the first value of every sweep: our message lists the choices."""
+    """Compose with every value of every sweep, one at a time: our message lists the choices."""
     parsed = OverridesParser.create().parse_overrides(overrides)
-    firsts = [
-        f"{o.get_key_element()}={next(o.sweep_string_iterator())}"
+    values = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_sweep_override()
-        else str(o.input_line)
+        else [str(o.input_line)]
         for o in parsed
+        if not o.key_or_group.startswith("hydra")
     ]
-    compose(join_overrides([first for first in firsts if not first.lstrip("+~").startswith("hydra")]))
+    for i, choices in enumerate(values):
+        for choice in choices:
+            compose(join_overrides([choice if j == i else firsts[0] for j, firsts in enumerate(values)]))
 
 
 def _hydra_job(cfg: DictConfig) -> None:

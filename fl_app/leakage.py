@@ -66,7 +66,10 @@ def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Pa
         "notes": list(result.notes),
         "seconds": seconds,
     }
-    return entry | _scores(result, sighting, parts) | _pictures(result, sighting, parts, folder, update)
+    scores = _scores(result, sighting, parts)
+    if observation.labels is not None:
+        scores["labels"] = None  # to recover what was granted is no success
+    return entry | scores | _pictures(result, sighting, parts, folder, update)
 
 
 def _run(attack: Any, observation: Observation, title: str) -> Any:

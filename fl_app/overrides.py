@@ -43,15 +43,7 @@ def compose(overrides: str = "") -> DictConfig:
     """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
     wanted = split_overrides(overrides)
     try:
-        composed = _compose(wanted)
-        choices = {
-            k: v for k, v in composed.hydra.runtime.choices.items() if "/" not in k and k != "experiment"
-        }
-        OmegaConf.set_struct(composed, False)
-        OmegaConf.set_readonly(composed, False)
-        del composed["hydra"]
-        composed.choices = choices
-        config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        config = OmegaConf.to_container(_compose(wanted), resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(wanted, error)) from error
     _check(cast(dict[str, Any], config))
@@ -81,8 +73,16 @@ def quote(value: str | Path) -> str:
 
 
 def _compose(overrides: list[str]) -> DictConfig:
+    """Compose, and put what was chosen by name in the place of Hydra's own settings."""
     with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
-        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        composed = hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+    named = composed.hydra.runtime.choices.items()
+    choices = {group: name for group, name in named if "/" not in group and group != "experiment"}
+    OmegaConf.set_struct(composed, False)
+    OmegaConf.set_readonly(composed, False)
+    del composed["hydra"]
+    composed.choices = choices
+    return composed
 
 
 @contextmanager
@@ -117,7 +117,6 @@ def _explain(overrides: list[str], error: Exception) -> str:
             if complaint:
                 return complaint
     missing = OmegaConf.missing_keys(base) - {o.key_or_group for o in parsed}
-    missing = {key for key in missing if not key.startswith("hydra.")}
     if missing:
         return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
     return str(error)
@@ -144,7 +143,7 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
     path = ""
     for part in key.split("."):
         names = (
-            [str(name) for name in node if name not in ("hydra", "choices")]
+            [str(name) for name in node if name != "choices"]
             if OmegaConf.is_dict(node)
             else []
         )

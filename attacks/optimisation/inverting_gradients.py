@@ -92,12 +92,13 @@ class InvertingGradients:
             time_budget=self.time_budget,
             on_step=on_step,
         )
-        return [
-            _reconstruction(
-                solution, labels, [*problem.notes, *notes, *self._knowledge(problem), *solution.notes]
-            )
-            for problem, (labels, notes), solution in zip(problems, known, solutions, strict=True)
-        ]
+        results = []
+        for obs, problem, (labels, notes), solution in zip(
+            observations, problems, known, solutions, strict=True
+        ):
+            notes = [*problem.notes, *notes, *self._knowledge(obs, problem), *solution.notes]
+            results.append(_reconstruction(solution, labels, notes))
+        return results
 
     def _recipe(self, problem: Problem) -> Recipe:
         def draw(generator: torch.Generator) -> Variables:
@@ -118,11 +119,12 @@ class InvertingGradients:
             masked=self.adaptive,
         )
 
-    def _knowledge(self, problem: Problem) -> list[str]:
+    def _knowledge(self, obs: Observation, problem: Problem) -> list[str]:
         if not self.adaptive:
             return []
-        sent = int(problem.sent.sum())
-        return [f"adaptive: matched only the {sent} of {problem.sent.numel()} entries that were sent"]
+        sent = f"{int(problem.sent.sum())} of {problem.sent.numel()} entries"
+        which = "that were sent" if obs.sent is not None else "that are not zero, taken for all that was sent"
+        return [f"adaptive: matched only the {sent} {which}"]
 
 
 def _reconstruction(solution: Solution, labels: Tensor, notes: list[str]) -> Reconstruction:

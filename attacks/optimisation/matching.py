@@ -148,7 +148,7 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
 def _threads_worth_having(graph_bytes: int) -> Iterator[None]:
     """Run small graphs on one thread.
 
-    Their operators are too short to share: a second thread gains nothing on an idle
+    Their operators are too short to share: a second thread gains little on an idle
     machine, and on a busy one each operator waits for it (measured: twelve times slower).
     """
     before = torch.get_num_threads()

@@ -19,20 +19,12 @@ def cosine_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
     Geiping et al. 2020, Eq. (4), over all layers as one vector: the direction of the
     gradient carries the image, its length mostly how far training has come.
     """
-    tiny = torch.finfo(target.dtype).tiny
-    masked = target if mask is None else target * mask
-    # unit length first: gradients of saturated models are small enough for products to underflow
-    scale = masked.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
-    unit = masked / scale
-    unit = unit / unit.norm(dim=1, keepdim=True).clamp_min(tiny)
+    observed = _comparable(target, mask)
+    observed = observed / _length(observed)
 
     def distance(gradient: Tensor) -> Tensor:
-        if mask is not None:
-            gradient = gradient * mask
-        gradient = gradient / gradient.detach().abs().amax(dim=1, keepdim=True).clamp_min(tiny)
-        # the floor only matters for a gradient of zeros, whose distance is then 1
-        length = gradient.square().sum(dim=1).clamp_min(tiny).sqrt()
-        return 1 - (gradient * unit).sum(dim=1) / length
+        guessed = _comparable(gradient, mask)
+        return 1 - (guessed / _length(guessed) * observed).sum(dim=1)
 
     return distance
 
@@ -45,3 +37,15 @@ def squared_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
         return (difference if mask is None else difference * mask).square().sum(dim=1)
 
     return distance
+
+
+def _comparable(gradient: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the masked gradient with a largest entry of 1: squares of small ones would underflow."""
+    masked = gradient if mask is None else gradient * mask
+    largest = masked.detach().abs().amax(dim=1, keepdim=True)
+    return masked / torch.where(largest > 0, largest, 1)
+
+
+def _length(gradient: Tensor) -> Tensor:
+    # with a largest entry of 1 only a gradient of zeros is shorter than the floor: its cosine is then 0
+    return gradient.square().sum(dim=1, keepdim=True).clamp_min(0.5).sqrt()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacks.optimisation.batch_statistics import use_batch_statistics
 from fl_app.types import Observation, Update
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +85,11 @@ def _client_model(obs: Observation, notes: list[str]) -> nn.Module:
         notes.append(f"matched in the client's mode, {'train' if obs.training else 'eval'}")
     model.train(bool(obs.training))
     if obs.training:
+        use_batch_statistics(model)
         for module in model.modules():
             if isinstance(module, _DROPOUT) and module.p > 0:
                 module.eval()
                 notes.append("the client's dropout masks are unknown: matched without dropout")
-            if isinstance(module, _BATCH_NORM):
-                # train mode normalises by the batch alone; without running statistics
-                # there is nothing to update in place, which vmap could not do
-                module.running_mean = module.running_var = module.num_batches_tracked = None
-                module.track_running_stats = False
     elif obs.buffers:
         notes.append("matched with the buffers that the client sent")
         model.load_state_dict({name: buffer.detach() for name, buffer in obs.buffers.items()}, strict=False)

@@ -14,7 +14,10 @@ from fl_app.wire.patterns import Array
 from fl_app.wire.planes import spread_sample
 
 LARGEST_TABLE = 256
+LOW_BITS = {4: (1 << 13) - 1, 8: (1 << 29) - 1}
+"""By bytes of a float: the bits that are zero if a shorter float holds it."""
 _SAMPLE = 2048
+_FEW = 16
 _NEGATIVE_ZERO = -128  # as a multiple: the int8 that no symmetric rounding uses
 
 
@@ -73,7 +76,7 @@ def as_half(patterns: Array) -> Array | None:
 
 def as_brain(patterns: Array) -> Array | None:
     """Return float32 as bfloat16."""
-    if (spread_sample(patterns, _SAMPLE) & 0xFFFF).any() or (patterns & 0xFFFF).any():
+    if any((part & 0xFFFF).any() for part in (spread_sample(patterns, _FEW), patterns)):
         return None
     return (patterns >> 16).astype(np.uint16)
 
@@ -117,6 +120,8 @@ def _look_up(patterns: Array, table: Array) -> Array | None:
 
 
 def _narrow(patterns: Array, shorter: str) -> Array | None:
+    if (spread_sample(patterns, _FEW) & LOW_BITS[patterns.itemsize]).any():
+        return None
     longer = f"f{patterns.itemsize}"
     for part in (spread_sample(patterns, _SAMPLE), patterns):
         values = part.view(longer)

@@ -1,8 +1,14 @@
-"""Patterns of named tensors as one blob: each tensor chooses its form, all share the streams."""
+"""Patterns of named tensors as one blob: each tensor chooses its form, all share the streams.
+
+To choose costs dozens of numpy's calls, however short the tensor. Small tensors of ordinary floats
+would all choose the same, so they lie end to end and are written as one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +18,10 @@ from fl_app.wire.frame import Kind, seal, unseal
 from fl_app.wire.patterns import FORMATS, Array, Family, Format
 from fl_app.wire.positions import Mode, plan_positions, read_positions
 from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader, pack_streams, varint
-from fl_app.wire.values import plan_values, read_values
+from fl_app.wire.values import is_ordinary, plan_values, read_values
+
+_LARGEST_JOINED = 1 << 14
+_NOTHING = Plan(b"", [])
 
 
 class Entries(NamedTuple):
@@ -33,10 +42,20 @@ def pack(
     kind: Kind, entries: Mapping[str, Entries], patterns: Mapping[str, Array], shared: Iterable[Array]
 ) -> bytes:
     """Write the patterns of all tensors into one blob."""
+    groups = _find_groups(kind, entries, patterns)
+    joined = {name for names in groups.values() for name in names}
     header, pieces = bytearray(), []
     for name in sorted(entries):
-        plan = _plan_tensor(entries[name], patterns[name], kind)
-        header += plan.header
+        mode, plan = Mode.JOINED, _NOTHING
+        if name not in joined:
+            mode, plan = _plan_entries(patterns[name], entries[name].family(kind))
+        header.append(entries[name].format.code | mode << 4 | entries[name].within << 7)
+        header += _shape_bytes(entries[name].shape) + plan.header
+        pieces += plan.pieces
+    for names in groups.values():
+        whole = np.concatenate([patterns[name] for name in names])
+        mode, plan = _plan_entries(whole, entries[names[0]].family(kind))
+        header += bytes([mode]) + plan.header
         pieces += plan.pieces
     pieces.append((Stream.HEADER, np.frombuffer(bytes(header), np.uint8)))
     return seal(kind, entries.keys(), pack_streams(pieces), shared)
@@ -50,58 +69,111 @@ def unpack(
     # what any choice of the encoder could need; nothing larger is ever allocated
     limit = sum(e.written * (e.format.words.itemsize + 2) + 4096 for e in entries.values())
     streams = StreamReader(content, limit)
-    header = HeaderReader(memoryview(streams.rest(Stream.HEADER)))  # type: ignore[arg-type]
-    patterns = {}
+    header = HeaderReader(streams.rest(Stream.HEADER).tobytes())
+    patterns: dict[str, Array] = {}
+    groups: dict[int, list[str]] = {}
     for name in sorted(entries):
         try:
-            patterns[name] = _read_tensor(entries[name], kind, header, streams)
+            mode = _read_description(entries[name], header)
+            if mode is Mode.JOINED:
+                groups.setdefault(entries[name].format.code, []).append(name)
+            else:
+                patterns[name] = _read_entries(mode, entries[name], kind, header, streams)
         except CodecError as error:
             raise CodecError(f"wire: tensor {name!r}: {str(error).removeprefix('wire: ')}") from error
+    for _, names in sorted(groups.items()):
+        patterns |= _read_group(kind, {name: entries[name] for name in names}, header, streams)
     header.finish()
     streams.finish()
     return patterns
 
 
-def _plan_tensor(entries: Entries, patterns: Array, kind: Kind) -> Plan:
-    mode, plans = _plan_entries(patterns, entries.family(kind))
-    first = entries.format.code | mode << 4 | entries.within << 7
-    shape = b"".join(map(varint, (len(entries.shape), *entries.shape)))
-    header = bytes([first]) + shape + b"".join(plan.header for plan in plans)
-    return Plan(header, [piece for plan in plans for piece in plan.pieces])
+def _find_groups(
+    kind: Kind, entries: Mapping[str, Entries], patterns: Mapping[str, Array]
+) -> dict[int, list[str]]:
+    """Return by code of format the names of small tensors that are ordinary; sorted both."""
+    small: dict[int, list[str]] = {}
+    for name in sorted(entries):
+        fmt, size = entries[name].format, patterns[name].size
+        if fmt.family == "float" and 0 < size <= _LARGEST_JOINED:
+            small.setdefault(fmt.code, []).append(name)
+    groups = {}
+    for code, names in sorted(small.items()):
+        whole = np.concatenate([patterns[name] for name in names])
+        where = np.flatnonzero(whole != 0)
+        values, family = whole[where], entries[names[0]].family(kind)
+        ends = np.searchsorted(where, np.cumsum([patterns[name].size for name in names])).tolist()
+        parts = zip(names, [0, *ends], ends, strict=False)
+        ordinary = [name for name, a, b in parts if a < b and is_ordinary(values[a:b], family)]
+        if len(ordinary) > 1:
+            groups[code] = ordinary
+    return groups
 
 
-def _plan_entries(patterns: Array, family: Family) -> tuple[Mode, list[Plan]]:
+def _plan_entries(patterns: Array, family: Family) -> tuple[Mode, Plan]:
     nonzero = patterns != 0
-    k = np.count_nonzero(nonzero)
-    if k == 0:
-        return Mode.NONE, []
-    if k == patterns.size:
-        return Mode.DENSE, [plan_values(patterns, family)]
-    # zeros never travel as values: a zero among values costs at best the entropy of its position
     where = np.flatnonzero(nonzero)
+    if not where.size:
+        return Mode.NONE, _NOTHING
+    if where.size == patterns.size:
+        return Mode.DENSE, plan_values(patterns, family)
+    # zeros never travel as values: a zero among values costs at best the entropy of its position
     mode, positions = plan_positions(nonzero, where)
-    return mode, [positions, plan_values(patterns[where], family)]
+    values = plan_values(patterns[where], family)
+    return mode, Plan(positions.header + values.header, positions.pieces + values.pieces)
 
 
-def _read_tensor(entries: Entries, kind: Kind, header: HeaderReader, streams: StreamReader) -> Array:
+@lru_cache(maxsize=4096)
+def _shape_bytes(shape: tuple[int, ...]) -> bytes:
+    return b"".join(map(varint, (len(shape), *shape)))
+
+
+def _read_description(entries: Entries, header: HeaderReader) -> Mode:
     first = header.byte()
-    code, mode, within = first & 15, first >> 4 & 7, bool(first >> 7)
+    code, within = first & 15, bool(first >> 7)
     if code != entries.format.code:
         came = next((str(f) for f in FORMATS if f.code == code), f"dtype code {code}")
         raise CodecError(f"wire: expected {entries.format}, got {came}")
-    ndim = header.varint()
-    if ndim != len(entries.shape):
-        raise CodecError(f"wire: expected shape {entries.shape}, got one of {ndim} dimensions")
-    shape = tuple(header.varint() for _ in range(ndim))
-    if shape != entries.shape:
+    if not header.skip(_shape_bytes(entries.shape)):
+        ndim = header.varint()
+        if ndim != len(entries.shape):
+            raise CodecError(f"wire: expected shape {entries.shape}, got one of {ndim} dimensions")
+        shape = tuple(header.varint() for _ in range(ndim))
         raise CodecError(f"wire: expected shape {entries.shape}, got {shape}")
     if within != entries.within:
         ends = ("all positions", "known positions only")
         raise CodecError(f"wire: expected entries at {ends[entries.within]}, got entries at {ends[within]}")
-    if mode not in set(Mode):
-        raise CodecError(f"wire: position mode {mode} is unknown, expected one of {sorted(map(int, Mode))}")
+    return _mode(first >> 4 & 7)
+
+
+def _mode(number: int) -> Mode:
+    if number >= len(Mode):
+        raise CodecError(f"wire: position mode {number} is unknown, expected one of {sorted(map(int, Mode))}")
+    return Mode(number)
+
+
+def _read_group(
+    kind: Kind, members: Mapping[str, Entries], header: HeaderReader, streams: StreamReader
+) -> dict[str, Array]:
+    """Read what tensors of one format have together."""
+    ends = list(accumulate(e.written for e in members.values()))
+    whole = next(iter(members.values()))._replace(written=ends[-1])
+    try:
+        mode = _mode(header.byte())
+        if mode is Mode.JOINED:
+            raise CodecError("wire: what is joined cannot be joined again")
+        patterns = _read_entries(mode, whole, kind, header, streams)
+    except CodecError as error:
+        raise CodecError(f"wire: joined {whole.format}: {str(error).removeprefix('wire: ')}") from error
+    # copies: each tensor owns its memory
+    return {name: patterns[a:b].copy() for name, a, b in zip(members, [0, *ends], ends, strict=False)}
+
+
+def _read_entries(
+    mode: Mode, entries: Entries, kind: Kind, header: HeaderReader, streams: StreamReader
+) -> Array:
     words = entries.format.words
-    where = read_positions(Mode(mode), entries.written, header, streams)
+    where = read_positions(mode, entries.written, header, streams)
     count = entries.written if where is None else where.size
     values = read_values(count, words.itemsize, entries.family(kind), header, streams) if count else None
     if where is None and values is not None:

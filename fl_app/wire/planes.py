@@ -31,6 +31,8 @@ _WIDTHS = {Packing.BITS: 1, Packing.CRUMBS: 2, Packing.NIBBLES: 4, Packing.ESCAP
 _STREAMS = {1: Stream.BITS, 2: Stream.CRUMBS, 4: Stream.NIBBLES}
 _ESCAPE = 15
 _SAMPLE = 4096
+_FEW = 64
+_MANY = 24
 
 
 def plan_planes(words: Array) -> Plan:
@@ -85,6 +87,9 @@ def _stream_of(plane: int) -> Stream:
 
 def _choose_packing(plane: Array) -> tuple[Packing | None, int]:
     """Return a packing and its base; None if nothing is gained."""
+    # most planes hold anything: a few symbols tell
+    if len(set(spread_sample(plane, _FEW).tobytes())) > _MANY:
+        return None, 0
     low, high = int(plane.min()), int(plane.max())
     if high == low and plane.size > 2:
         return Packing.CONSTANT, low
@@ -93,7 +98,8 @@ def _choose_packing(plane: Array) -> tuple[Packing | None, int]:
             return packing, low
     seen = spread_sample(plane, _SAMPLE)
     counts = np.bincount(seen, minlength=256)
-    inside = np.convolve(counts, np.ones(_ESCAPE, np.int64))[_ESCAPE - 1 : 256]  # i: symbols i to i + 14
+    below = np.concatenate([[0], counts.cumsum()])
+    inside = below[_ESCAPE:] - below[:-_ESCAPE]  # i: symbols i to i + 14
     base = int(inside.argmax())
     if plane.size >= 64 and inside[base] >= 0.99 * seen.size:
         return Packing.ESCAPED_NIBBLES, base

@@ -23,6 +23,8 @@ class Mode(IntEnum):
     """Distances between non-zero entries."""
     HOLES = 4
     """Distances between zero entries."""
+    JOINED = 5
+    """Those of the joined tensors of its format, which follow after all others."""
 
 
 _ESCAPE = 255

@@ -7,6 +7,7 @@ a Huffman table for every 128 KiB, so large tensors keep statistics of their own
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
@@ -56,6 +57,7 @@ _STATISTICS = zstandard.ZstdCompressionParameters.from_level(
 _PHRASES = zstandard.ZstdCompressionParameters.from_level(3)  # for rows and columns that repeat
 _SAMPLE = 1 << 17
 _SAMPLE_BLOCKS = 8
+_SMALLEST_FRAME = 12  # a shorter stream is shorter than any frame
 _WORTHWHILE = 0.995  # below this ratio a sample justifies the compressor's time
 
 
@@ -127,7 +129,7 @@ class StreamReader:
 class HeaderReader:
     """Bytes and variable-length integers, one after the other."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         self.at = 0
 
@@ -147,6 +149,12 @@ class HeaderReader:
             if byte < 128:
                 return value
         raise CodecError("wire: an integer in the header is too long")
+
+    def skip(self, expected: bytes) -> bool:
+        """Go on behind ``expected`` if that comes next; say whether it did."""
+        found = self._data[self.at : self.at + len(expected)] == expected
+        self.at += len(expected) * found
+        return found
 
     def finish(self) -> None:
         """Refuse bytes that nobody asked for."""
@@ -168,9 +176,9 @@ def coded_size(data: Array) -> float:
     """Estimate the bytes that ``data`` will take in a stream it shares with similar data."""
     if data.size < 1024:
         return order0_size(data, data.size)
-    sample = _sample(data)
-    size = min(len(sample), *(len(_compress(sample, how)) for how in (_STATISTICS, _PHRASES)))
-    return size * (data.size / len(sample))
+    blocks = _blocks(data)
+    size = min(sum(len(c.compress(block)) for block in blocks) for c in _ZSTD.compressors())
+    return size * (data.size / sum(map(len, blocks)))
 
 
 def order0_size(sample: Array, count: int) -> float:
@@ -181,34 +189,48 @@ def order0_size(sample: Array, count: int) -> float:
     return min(count, count * entropy / 8 + counts.size)
 
 
+class _Zstd(threading.local):
+    """Compressors and a decompressor of this thread: to make one takes longer than a small stream."""
+
+    def __init__(self) -> None:
+        self.statistics = zstandard.ZstdCompressor(compression_params=_STATISTICS)
+        self.phrases = zstandard.ZstdCompressor(compression_params=_PHRASES)
+        self.inverse = zstandard.ZstdDecompressor()
+
+    def compressors(self) -> tuple[zstandard.ZstdCompressor, zstandard.ZstdCompressor]:
+        return self.statistics, self.phrases
+
+
+_ZSTD = _Zstd()
 _NOTHING: Array = np.zeros(0, np.uint8)
 
 
 def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
     """Return ``data`` as a zstd frame if that is smaller, else as it is."""
     raw = memoryview(data)  # type: ignore[arg-type]
-    sample = _sample(data)
-    tried = [(len(_compress(sample, how)), how) for how in (_STATISTICS, _PHRASES)]
-    size, how = min(tried, key=lambda pair: pair[0])
-    # incompressible planes (low mantissa bytes) are most of a blob: no time for them
-    if len(sample) < len(raw) and size > _WORTHWHILE * len(sample):
+    if len(raw) < _SMALLEST_FRAME:
         return False, raw
-    frame = _compress(raw, how)[len(_MAGIC) :]
+    if len(raw) <= _SAMPLE:
+        frame = min((c.compress(raw) for c in _ZSTD.compressors()), key=len)
+    else:
+        blocks = _blocks(data)
+        tried = [(sum(len(c.compress(block)) for block in blocks), c) for c in _ZSTD.compressors()]
+        size, compressor = min(tried, key=lambda pair: pair[0])
+        # incompressible planes (low mantissa bytes) are most of a blob: no time for them
+        if size > _WORTHWHILE * sum(map(len, blocks)):
+            return False, raw
+        frame = compressor.compress(raw)
+    frame = frame[len(_MAGIC) :]
     return (True, frame) if len(frame) < len(raw) else (False, raw)
 
 
-def _sample(data: Array) -> bytes:
+def _blocks(data: Array) -> list[bytes]:
     """Return ``data``, or blocks of it that lie evenly, if it is large."""
     if data.size <= _SAMPLE:
-        return data.tobytes()
+        return [data.tobytes()]
     block = _SAMPLE // _SAMPLE_BLOCKS
     starts = [(data.size - block) * i // (_SAMPLE_BLOCKS - 1) for i in range(_SAMPLE_BLOCKS)]
-    return b"".join(data[s : s + block].tobytes() for s in starts)
-
-
-def _compress(raw: bytes | memoryview, how: zstandard.ZstdCompressionParameters) -> bytes:
-    # made anew: a compressor must not be shared between threads
-    return zstandard.ZstdCompressor(compression_params=how).compress(raw)
+    return [data[s : s + block].tobytes() for s in starts]
 
 
 def _unsqueeze(stream: Stream, body: memoryview, limit: int) -> Array:
@@ -218,7 +240,7 @@ def _unsqueeze(stream: Stream, body: memoryview, limit: int) -> Array:
         declared = zstandard.frame_content_size(frame)
         if not 0 < declared <= limit:
             raise _too_large(stream, declared, limit)
-        raw = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        raw = _ZSTD.inverse.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CodecError(f"wire: stream {stream.name} does not decompress: {error}") from error
     return np.frombuffer(raw, np.uint8)

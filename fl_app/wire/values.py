@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_app.wire.carriers import (
+    LOW_BITS,
     as_brain,
     as_half,
     as_multiples,
@@ -52,11 +53,35 @@ Found = tuple[Array, Array] | None
 """A table and the index of each entry in it."""
 
 _SAMPLE = 4096
+_FEW = 128
 _NO_TABLE: Array = np.zeros(0, np.uint8)
+
+
+def is_ordinary(patterns: Array, family: Family) -> bool:
+    """Say whether a few of ``patterns`` (at least one) already show that no carrier is shorter.
+
+    Of 128 draws from a table of 256 or fewer, two are the same all but surely; multiples of a step can
+    only do without a repetition if they are few, and then all of them are looked at.
+    """
+    sample = spread_sample(patterns, _FEW)
+    words = sample.tolist()
+    if len(set(words)) < len(words):
+        return False
+    if family != "float" or patterns.itemsize == 2:
+        return True
+    if not any(word & LOW_BITS[patterns.itemsize] for word in words):
+        return False
+    if not 4 <= patterns.size <= 2 * _FEW:
+        return True
+    numbers = sample.view(f"f{sample.itemsize}").tolist()
+    sizes = [abs(number) for number in numbers if number]
+    return not any(_near_multiples(numbers, step) for step in (min(sizes), max(sizes) / 127))
 
 
 def plan_values(patterns: Array, family: Family) -> Plan:
     """Write ``patterns`` (at least one) in the form that is smallest for a sample and exact for all."""
+    if is_ordinary(patterns, family):
+        return _plan_form(Form(Carrier.PLAIN, fold_sign(patterns, family), _NO_TABLE))
     ranked = _ranked_forms(patterns, family)
     if ranked[0].words.size == patterns.size:
         return _plan_form(ranked[0])
@@ -122,6 +147,10 @@ def _unfold_sign(words: Array, family: Family) -> Array:
         words >>= 1
         words ^= sign
     return words
+
+
+def _near_multiples(numbers: list[float], step: float) -> bool:
+    return step > 0 and all((number / step + 0.001) % 1 < 0.002 for number in numbers)
 
 
 def _ranked_forms(patterns: Array, family: Family) -> list[Form]:

@@ -35,7 +35,9 @@ def small_lenet() -> nn.Module:
 
 @pytest.fixture
 def observe() -> Callable[..., Observation]:
-    def make(model: nn.Module, inputs: Tensor, labels: Tensor, *, granted: bool = True, **more) -> Observation:
+    def make(
+        model: nn.Module, inputs: Tensor, labels: Tensor, *, granted: bool = True, **more
+    ) -> Observation:
         """What the server sees of one step on ``inputs`` (as the model sees them)."""
         loss = F.cross_entropy(model(inputs), labels)
         gradients = torch.autograd.grad(loss, list(model.parameters()))

@@ -1,3 +1,4 @@
+import ast
 import json
 
 import pytest
@@ -75,3 +76,13 @@ def test_no_label_found_scores_zero(truth):
 def test_results_that_are_not_scored_here_are_refused(truth):
     with pytest.raises(TypeError, match="got Transcript"):
         score(Transcript(tokens=[1]), truth)
+
+
+def test_no_other_module_of_the_attacks_can_see_the_truth(repository):
+    knowing = [
+        path.relative_to(repository / "attacks").as_posix()
+        for path in (repository / "attacks").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and any(alias.name in ("Truth", "*") for alias in node.names)
+    ]
+    assert knowing == ["score.py"]

@@ -33,7 +33,9 @@ def test_turns_the_sign_of_a_delta(obs):
 def test_features_that_nothing_activates_are_not_taken_for_pruned(obs):
     dead = obs.update["4.weight"].clone()
     dead[:, 1] = 0
-    assert not output_gradient(dataclasses.replace(obs, update=obs.update | {"4.weight": dead}), who="t").notes
+    assert not output_gradient(
+        dataclasses.replace(obs, update=obs.update | {"4.weight": dead}), who="t"
+    ).notes
 
 
 def test_errors_say_what_there_is(obs):

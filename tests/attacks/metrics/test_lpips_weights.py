@@ -51,7 +51,9 @@ def old_style_pickle(tree: dict) -> bytes:
 
 def test_arrays_come_out_of_a_checkpoint():
     tree = read_checkpoint(old_style_pickle(tiny_tree()))
-    np.testing.assert_array_equal(tree["Tiny_0"]["Conv_0"]["kernel"], tiny_tree()["Tiny_0"]["Conv_0"]["kernel"])
+    np.testing.assert_array_equal(
+        tree["Tiny_0"]["Conv_0"]["kernel"], tiny_tree()["Tiny_0"]["Conv_0"]["kernel"]
+    )
 
 
 class Harmful:

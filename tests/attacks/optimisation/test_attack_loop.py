@@ -67,7 +67,12 @@ def test_finds_the_minimum_of_each_problem():
 def test_keeps_the_best_iterate_and_not_the_last():
     outcome = run(bowl, torch.zeros(1, 1), steps=12, schedule=lambda _: 0.3)
     seen = []
-    run(lambda v: (seen.append(bowl(v).detach()), bowl(v))[1], torch.zeros(1, 1), steps=12, schedule=lambda _: 0.3)
+    run(
+        lambda v: (seen.append(bowl(v).detach()), bowl(v))[1],
+        torch.zeros(1, 1),
+        steps=12,
+        schedule=lambda _: 0.3,
+    )
     assert len(seen) == 13
     assert outcome.objective == min(seen)
     assert outcome.objective < seen[-1]

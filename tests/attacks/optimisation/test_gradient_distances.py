@@ -58,7 +58,10 @@ def test_cosine_of_nothing_is_one_and_has_a_gradient_of_zero():
 def test_squared_distance_over_a_mask_is_a_plain_sum(pair):
     guess, target = pair
     mask = torch.rand(3, 20) < 0.4
-    expected = [sum((g - t) ** 2 for g, t in zip(guess[p][mask[p]], target[p][mask[p]], strict=True)) for p in range(3)]
+    expected = [
+        sum((g - t) ** 2 for g, t in zip(guess[p][mask[p]], target[p][mask[p]], strict=True))
+        for p in range(3)
+    ]
     torch.testing.assert_close(squared_distance(target, mask)(guess), torch.stack(expected))
     torch.testing.assert_close(squared_distance(target)(guess), (guess - target).norm(dim=1) ** 2)
 

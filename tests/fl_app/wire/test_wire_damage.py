@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fl_app.wire import CodecError, apply_change, decode, encode, encode_change
 from fl_app.wire.frame import seal
+from fl_app.wire.positions import Mode
 from fl_app.wire.streams import Stream, pack_streams, varint
 
 
@@ -99,7 +100,7 @@ def test_damage_under_a_valid_checksum_is_refused_or_yields_an_update_of_the_rig
 @given(
     st.dictionaries(st.sampled_from(list(Stream)), st.binary(min_size=1, max_size=60), max_size=8),
     st.sampled_from(
-        [b"", bytes([0x00, 1, 50]), bytes([0x20, 1, 50]), bytes([0x30, 1, 50]), bytes([0x10, 1, 50])]
+        [b"", *(bytes([mode << 4, 1, 50]) for mode in Mode), *(bytes([0x50, 1, 50, mode]) for mode in Mode)]
     ),
 )
 def test_arbitrary_streams_in_a_valid_frame_raise_nothing_but_codec_error(streams, head):
@@ -155,6 +156,10 @@ UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(300_
         (with_stream(Stream.HEADER, b"\x10\x01\x32\x00\x10", squeezed=False), "packed planes 0x10"),
         (with_stream(Stream.HEADER, b"\x10\x01\x32\x00\x01\x09\x00", squeezed=False), "packing 9 is unknown"),
         (with_stream(Stream.HEADER, b"\x00\x01\x32\x00", squeezed=False), "1 bytes too many"),
+        (with_stream(Stream.HEADER, b"\x50\x01\x32", squeezed=False), "joined float32: the header ends"),
+        (with_stream(Stream.HEADER, b"\x50\x01\x32\x05", squeezed=False), "cannot be joined again"),
+        (with_stream(Stream.HEADER, b"\x50\x01\x32\x08", squeezed=False), "position mode 8"),
+        (with_stream(Stream.HEADER, b"\x50\x01\x32\x01\x00\x00", squeezed=False), "PLANE_0 has 0 bytes left"),
         (with_stream(Stream.HEADER, b"\x80\x01\x32", squeezed=False), "got entries at known positions only"),
         (seal("update", ["w"], [b"\xff\xff\xff\x7f"], []), "unknown streams"),
         (seal("update", ["w"], [varint(1) + varint(2**40)], []), "do not add up"),

@@ -181,6 +181,49 @@ def test_same_input_gives_same_bytes_in_any_thread():
         assert all(blob == first for blob in pool.map(lambda _: encode(update), range(8)))
 
 
+def test_what_was_encoded_before_does_not_matter():
+    generator = torch.Generator().manual_seed(0)
+    sizes = (60, 300_000, 5000, 20_000)
+    updates = [{"a": torch.randn(n, generator=generator), "b": torch.arange(n) // 7} for n in sizes]
+    with ThreadPoolExecutor(1) as pool:
+        fresh = pool.submit(encode, updates[0]).result()
+    in_turn = [encode(update) for update in updates]
+    in_reverse = [encode(update) for update in reversed(updates)]
+    assert in_turn[0] == fresh
+    assert in_turn == in_reverse[::-1]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_ordinary_special_and_empty_tensors_come_back_side_by_side(within):
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(12, 500, generator=generator)
+    kept = torch.rand(12, 500, generator=generator) < 0.2
+    update = {
+        "sparse": torch.where(kept[0], normal[0], 0.0),
+        "sparse64": torch.where(kept[1], normal[1], 0.0).double() / 3,
+        "dense": normal[2],
+        "dense64": normal[3].double() / 3,
+        "sign": normal[4].sign(),
+        "half": normal[5].half().float(),
+        "steps": torch.round(normal[6, :12] * 30) * 0.0123,
+        "zero": torch.zeros(500),
+        "empty": torch.zeros(0),
+        "one": torch.tensor(0.1),
+        "wide": normal.repeat(3, 1),
+        "counter": torch.tensor(7),
+    }
+    masks = {"sparse": kept[0], "dense64": torch.ones(500, dtype=torch.bool)} if within else None
+    assert_same(update, decode(encode(update, within=masks), update, within=masks))
+    old = {name: torch.zeros_like(t) for name, t in update.items()}
+    assert_same(update, apply_change(old, encode_change(update, old)))
+
+
+def test_small_tensors_that_were_written_together_own_their_memory():
+    update = {str(i): torch.randn(50, generator=torch.Generator().manual_seed(i)) for i in range(3)}
+    came = decode(encode(update), update)
+    assert all(t.untyped_storage().nbytes() == 4 * 50 for t in came.values())
+
+
 def test_inputs_are_left_alone_and_results_own_their_memory():
     update = {"w": torch.randn(100), "u": torch.arange(100, dtype=torch.uint8)}
     before = {k: v.clone() for k, v in update.items()}

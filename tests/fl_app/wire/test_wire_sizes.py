@@ -134,6 +134,18 @@ def test_tensors_share_frames_so_many_small_ones_stay_cheap():
     assert len(encode(many)) <= 60 * (40 + 6) + 40
 
 
+def test_a_special_tensor_keeps_its_short_form_among_ordinary_ones():
+    update = gradient([(300,)] * 4)
+    special = {
+        "sign": update["p0"].sign() * 0.3,
+        "half": update["p0"].half().float(),
+        "steps": torch.round(update["p0"][:20] / update["p0"][:20].abs().max() * 127) * 0.011,
+    }
+    for name, tensor in special.items():
+        alone = len(encode({name: tensor})) - len(encode({}))
+        assert len(encode(update | {name: tensor})) <= len(encode(update)) + alone + 20
+
+
 def test_an_unchanged_model_costs_a_few_bytes_per_tensor():
     weights = gradient()
     assert len(encode_change(weights, weights)) <= 16 + 6 * len(weights)

@@ -1,0 +1,46 @@
+"""Every file of conf/model builds its model once the task is added, and repeats the library's defaults."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import get_method
+from omegaconf import OmegaConf
+
+from fl_app.models import ModelSpec, build_model
+
+FOLDER = Path(__file__).parents[3] / "conf" / "model"
+FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+def test_the_named_choices_are_there():
+    expected = {"lenet", "lenet_sigmoid", "convnet", "mlp", "resnet18", "mcmahan_cnn"}
+    assert expected <= {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_builds_from_its_keys_and_the_task(path):
+    settings = OmegaConf.to_container(OmegaConf.load(path))
+    target = settings.pop("_target_")
+    spec = ModelSpec(target, {**settings, "num_classes": 4, "in_shape": [3, 16, 16]})
+    assert build_model(spec)(torch.rand(2, 3, 16, 16)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem != "lenet_sigmoid"], ids=lambda path: path.stem)
+def test_holds_the_defaults_of_the_signature(path):
+    settings = OmegaConf.to_container(OmegaConf.load(path))
+    signature = inspect.signature(get_method(settings.pop("_target_")))
+    defaults = {
+        name: list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        for name, parameter in signature.parameters.items()
+        if name not in ("num_classes", "in_shape")
+    }
+    assert settings == defaults
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_begins_with_what_it_is(path):
+    assert path.read_text().startswith(f"# conf/model/{path.name}: ")
