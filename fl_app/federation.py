@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
+from safetensors.torch import save_file
 
 from fl_app.audit import Auditor, Sighting
 from fl_app.config import ServerParts, prepare_process, server_parts
@@ -19,6 +20,7 @@ from fl_app.leakage import attack_sightings
 from fl_app.progress import track
 from fl_app.report import plot_partition, write_report
 from fl_app.results import Results, new_folder
+from fl_app.strategies import FedSGD
 from fl_app.tap import TappedGrid
 from fl_app.training import batch_norm, evaluate
 
@@ -44,6 +46,7 @@ def run_federation(grid: Grid, overrides: str) -> Path:
         plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")
         try:
             sightings = _train(grid, parts, results)
+            _save_model(parts.strategy, folder / "model.safetensors")
             attack_sightings(sightings, parts, results)
         except KeyboardInterrupt:
             results.finish("interrupted", "interrupted by the user")
@@ -111,6 +114,11 @@ class _RoundEnd:
         model.load_state_dict(release(arrays))
         batch_norm.set_evaluation(model, self.parts.config["bn"])
         return evaluate(model, dataset.test, dataset.mean, dataset.std)
+
+
+def _save_model(strategy: FedSGD, path: Path) -> None:
+    tensors = strategy.weights | strategy.buffers
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
 def _sizes(parts: ServerParts) -> dict[str, int]:

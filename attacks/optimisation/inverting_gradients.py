@@ -79,6 +79,8 @@ class InvertingGradients:
         self, observations: Sequence[Observation], *, on_step: StepListener | None = None
     ) -> list[Reconstruction]:
         """Attack several updates to one model in one graph, which is several times faster."""
+        if not observations:
+            return []
         problems = [as_problem(obs, who=WHO) for obs in observations]
         known = [
             known_labels(obs, p, self.labels, who=WHO) for obs, p in zip(observations, problems, strict=True)

@@ -108,7 +108,7 @@ def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
     A constant channel gets a deviation of 1: there is nothing to scale.
     """
-    levels = torch.arange(256, dtype=torch.float64) / 255
+    levels = torch.arange(256, dtype=torch.float64, device="cpu") / 255
     means, stds = [], []
     for channel in inputs.transpose(0, 1):
         # a histogram has all there is to know of bytes, and needs no float copy of the whole set

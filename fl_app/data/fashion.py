@@ -27,7 +27,7 @@ CLASS_NAMES = (
 
 
 def fashion_mnist(root: str | Path, download: bool = False, source: str = "auto") -> Dataset:
-    """Return the 60,000 and 10,000 grey images of clothes; both sources hold the same ones.
+    """Return the 60,000 and 10,000 grey images of clothes.
 
     "auto" looks into the Debian package first, so that nothing is downloaded which is there already.
     """

@@ -58,5 +58,6 @@ def _draw_test(labels: Tensor) -> Tensor:
     is_test = torch.zeros_like(labels, dtype=torch.bool)
     for digit in range(len(CLASS_NAMES)):
         (members,) = torch.nonzero(labels == digit, as_tuple=True)
-        is_test[members[torch.randperm(len(members), generator=generator)[:TEST_PER_CLASS]]] = True
+        order = torch.randperm(len(members), generator=generator, device="cpu")
+        is_test[members[order[:TEST_PER_CLASS]]] = True
     return is_test

@@ -78,7 +78,7 @@ def _split(files: Files, test_fraction: float, seed: int) -> tuple[Files, Files]
         # at least one for testing, and one left to learn from; a lonely image is for learning
         count = min(max(1, round(test_fraction * len(images))), len(images) - 1)
         generator = generator_for(seed, 0, SERVER, f"imagefolder/{name}/test")
-        drawn = set(torch.randperm(len(images), generator=generator)[:count].tolist())
+        drawn = set(torch.randperm(len(images), generator=generator, device="cpu")[:count].tolist())
         train[name] = [path for i, path in enumerate(images) if i not in drawn]
         test[name] = [path for i, path in enumerate(images) if i in drawn]
     return train, test
@@ -86,13 +86,13 @@ def _split(files: Files, test_fraction: float, seed: int) -> tuple[Files, Files]
 
 def _read_all(files: Files, classes: Sequence[str], size: int) -> Samples:
     paths = [path for name in classes for path in files.get(name, ())]
-    counts = torch.tensor([len(files.get(name, ())) for name in classes])
+    counts = torch.tensor([len(files.get(name, ())) for name in classes], device="cpu")
     inputs = np.empty((len(paths), size, size, 3), dtype=np.uint8)
     # threads are enough: the decoder lets go of the interpreter
     with ThreadPoolExecutor() as pool:
         for i, image in enumerate(pool.map(lambda path: _read(path, size), paths)):
             inputs[i] = image
-    labels = torch.arange(len(classes)).repeat_interleave(counts)
+    labels = torch.arange(len(classes), device="cpu").repeat_interleave(counts)
     return Samples(torch.from_numpy(inputs).permute(0, 3, 1, 2).contiguous(), labels)
 
 

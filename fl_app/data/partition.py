@@ -21,7 +21,7 @@ def iid() -> Partitioner:
 
     def partition(labels: Tensor, num_clients: int, generator: torch.Generator) -> list[Tensor]:
         _check("iid", labels, num_clients)
-        return list(torch.randperm(len(labels), generator=generator).tensor_split(num_clients))
+        return list(torch.randperm(len(labels), generator=generator, device="cpu").tensor_split(num_clients))
 
     return partition
 
@@ -63,8 +63,8 @@ def shards(per_client: int) -> Partitioner:
         count = num_clients * per_client
         _check("shards", labels, num_clients, least=count)
         pieces = torch.cat(_by_class(labels, generator)).tensor_split(count)
-        dealt = torch.randperm(count, generator=generator).view(num_clients, per_client).tolist()
-        return [_shuffle(torch.cat([pieces[i] for i in hand]), generator) for hand in dealt]
+        hands = torch.randperm(count, generator=generator, device="cpu").view(num_clients, per_client)
+        return [_shuffle(torch.cat([pieces[i] for i in hand]), generator) for hand in hands.tolist()]
 
     return partition
 
@@ -76,7 +76,8 @@ def fixed(samples: int) -> Partitioner:
 
     def partition(labels: Tensor, num_clients: int, generator: torch.Generator) -> list[Tensor]:
         _check("fixed", labels, num_clients, least=num_clients * samples)
-        return list(torch.randperm(len(labels), generator=generator)[: num_clients * samples].split(samples))
+        order = torch.randperm(len(labels), generator=generator, device="cpu")
+        return list(order[: num_clients * samples].split(samples))
 
     return partition
 
@@ -102,7 +103,7 @@ def _by_class(labels: Tensor, generator: torch.Generator) -> list[Tensor]:
 
 
 def _shuffle(indices: Tensor, generator: torch.Generator) -> Tensor:
-    return indices[torch.randperm(len(indices), generator=generator)]
+    return indices[torch.randperm(len(indices), generator=generator, device="cpu")]
 
 
 def _feed_the_empty(parts: list[Tensor]) -> None:

@@ -35,7 +35,7 @@ def photos(size: int = 32, train_per_class: int = 200, test_per_class: int = 50,
 
     def samples(part: str, per_class: int) -> Samples:
         crops = [cut(image, part, per_class, size, seed, name) for name, image in images.items()]
-        labels = torch.arange(len(names)).repeat_interleave(per_class)
+        labels = torch.arange(len(names), device="cpu").repeat_interleave(per_class)
         return Samples(torch.from_numpy(np.concatenate(crops)).permute(0, 3, 1, 2).contiguous(), labels)
 
     train, test = samples("train", train_per_class), samples("test", test_per_class)
@@ -56,7 +56,7 @@ def cut(image: Image.Image, part: str, count: int, size: int, seed: int, name: s
     """Return ``count`` crops of one part, (count, size, size, 3); ``name`` keeps photographs' draws apart."""
     generator = generator_for(seed, 0, SERVER, f"photos/{name}/{part}")
     boxes = draw_boxes(part_of(image.size, part), min(image.size), count, generator)
-    mirrored = torch.rand(count, generator=generator) < 0.5
+    mirrored = torch.rand(count, generator=generator, device="cpu") < 0.5
     crops = np.empty((count, size, size, 3), dtype=np.uint8)
     for i, box in enumerate(boxes):
         # cropped first: resize(box=...) also reads pixels around the box, which may be of the other part
@@ -76,7 +76,8 @@ def draw_boxes(part: Box, shorter: int, count: int, generator: torch.Generator) 
     """Draw square boxes inside ``part``; ``shorter`` is the photograph's shorter side."""
     left, top, right, bottom = part
     boxes = []
-    for scale, across, down in torch.rand(count, 3, generator=generator, dtype=torch.float64).tolist():
+    draws = torch.rand(count, 3, generator=generator, dtype=torch.float64, device="cpu")
+    for scale, across, down in draws.tolist():
         share = SIDE[0] + scale * (SIDE[1] - SIDE[0])
         side = max(1, min(round(share * shorter), right - left, bottom - top))
         x = left + int(across * (right - left - side + 1))

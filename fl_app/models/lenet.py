@@ -23,8 +23,7 @@ def lenet_zhu(
 ) -> nn.Module:
     """Three 5x5 convolutions of 12 channels with strides 2, 2, 1, and a linear output.
 
-    ``wide_init`` draws all parameters uniformly in ±0.5. None does so for the
-    sigmoid alone, whose gradients would vanish under torch's initialisation.
+    ``wide_init`` draws all parameters uniformly in ±0.5; None does so for the sigmoid alone, as DLG did.
     """
     channels, height, width = check_task("lenet_zhu", num_classes, in_shape)
     layer = choose("lenet_zhu", "activation", activation, ACTIVATIONS)

@@ -27,7 +27,7 @@ def resnet18(
     ``norm="group"`` is the form for secure aggregation and differential privacy: it has no buffers.
     """
     channels, _, _ = check_task("resnet18", num_classes, in_shape)
-    # without any norm, the sum of two branches in each block grows with depth and does not train
+    # not "none": a residual network without a norm needs an initialisation of its own
     norm_of = choose("resnet18", "norm", norm, {name: NORMS[name] for name in ("batch", "group")})
     layer = choose("resnet18", "activation", activation, ACTIVATIONS)
 

@@ -24,27 +24,33 @@ class Format(NamedTuple):
     """Its number in a blob: never reused, never changed."""
     dtype: torch.dtype
     family: Family
-    integer: torch.dtype
-    """An integer dtype of the same width that numpy has, too."""
+    unsigned: torch.dtype
+    """The unsigned integer dtype of the same width."""
 
     @property
     def words(self) -> np.dtype[Any]:
-        """The unsigned numpy dtype of the same width."""
-        return np.dtype(f"u{self.dtype.itemsize}")
+        """The same for numpy."""
+        return _WORDS[self.unsigned]
 
     def __str__(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
 
+_WORDS: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8),
+    torch.uint16: np.dtype(np.uint16),
+    torch.uint32: np.dtype(np.uint32),
+    torch.uint64: np.dtype(np.uint64),
+}
 FORMATS = (
-    Format(0, torch.float32, "float", torch.int32),
-    Format(1, torch.float64, "float", torch.int64),
-    Format(2, torch.float16, "float", torch.int16),
-    Format(3, torch.bfloat16, "float", torch.int16),
-    Format(4, torch.int8, "signed", torch.int8),
-    Format(5, torch.int16, "signed", torch.int16),
-    Format(6, torch.int32, "signed", torch.int32),
-    Format(7, torch.int64, "signed", torch.int64),
+    Format(0, torch.float32, "float", torch.uint32),
+    Format(1, torch.float64, "float", torch.uint64),
+    Format(2, torch.float16, "float", torch.uint16),
+    Format(3, torch.bfloat16, "float", torch.uint16),
+    Format(4, torch.int8, "signed", torch.uint8),
+    Format(5, torch.int16, "signed", torch.uint16),
+    Format(6, torch.int32, "signed", torch.uint32),
+    Format(7, torch.int64, "signed", torch.uint64),
     Format(8, torch.uint8, "unsigned", torch.uint8),
     Format(9, torch.bool, "unsigned", torch.uint8),
 )
@@ -63,13 +69,10 @@ def format_of(name: str, tensor: Tensor) -> Format:
 
 def patterns_of(tensor: Tensor, fmt: Format) -> Array:
     """Return the entries of ``tensor`` as a flat array, sharing memory where possible."""
-    flat = tensor.detach().cpu().resolve_neg().contiguous().reshape(-1)
-    patterns: Array = flat.view(fmt.integer).numpy().view(fmt.words)
-    return patterns
+    entries: Array = tensor.detach().cpu().resolve_neg().view(fmt.unsigned).numpy()
+    return entries.reshape(-1)
 
 
 def tensor_of(patterns: Array, like: Tensor) -> Tensor:
     """Return ``patterns`` as a tensor with the shape, dtype and device of ``like``."""
-    fmt = _BY_DTYPE[like.dtype]
-    flat = torch.from_numpy(patterns.view(np.dtype(str(fmt.integer).removeprefix("torch."))))
-    return flat.view(fmt.dtype).reshape(like.shape).to(like.device)
+    return torch.from_numpy(patterns.reshape(like.shape)).view(like.dtype).to(like.device)

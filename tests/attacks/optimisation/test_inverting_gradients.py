@@ -106,6 +106,7 @@ def test_many_observations_at_once_are_each_attacked_as_if_alone(observe, small_
         torch.testing.assert_close(result.images, alone.images, atol=1e-5, rtol=0)
         assert result.labels.tolist() == alone.labels.tolist()
         assert result.notes == alone.notes
+    assert attack.many([]) == []
 
 
 def test_observations_of_different_models_are_not_attacked_at_once(obs):
