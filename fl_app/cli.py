@@ -35,7 +35,14 @@ from fl_app.overrides import (
     quote,
     split_overrides,
 )
-from fl_app.report import compare_runs, comparison_rows, comparison_table, find_runs, write_report
+from fl_app.report import (
+    compare_runs,
+    comparison_rows,
+    comparison_table,
+    find_runs,
+    summary_lines,
+    write_report,
+)
 from fl_app.results import new_folder
 
 _OVERRIDES = "overrides"
@@ -206,9 +213,7 @@ def _run(
 
 
 def _announce(folder: Path) -> None:
-    console = Console()
-    console.print(comparison_table(comparison_rows([folder])))
-    console.print(f"report: {folder.resolve() / 'report.html'}", soft_wrap=True)
+    print("\n".join([*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]), flush=True)
 
 
 def _report() -> None:

@@ -142,11 +142,7 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
     node: Any = cfg
     path = ""
     for part in key.split("."):
-        names = (
-            [str(name) for name in node if name != "choices"]
-            if OmegaConf.is_dict(node)
-            else []
-        )
+        names = [str(name) for name in node if name != "choices"] if OmegaConf.is_dict(node) else []
         if OmegaConf.is_dict(node) and part not in node:
             where = path or "the configuration"
             return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{_nearest(part, names)}"

@@ -5,6 +5,7 @@ from fl_app.report.comparison import ComparisonRow, Spread, comparison_rows, com
 from fl_app.report.comparison_page import compare_runs
 from fl_app.report.run_page import write_report
 from fl_app.report.runs import find_runs, load_run
+from fl_app.report.summary import summary_lines
 from fl_app.report.tiles import save_images
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "load_run",
     "plot_partition",
     "save_images",
+    "summary_lines",
     "write_report",
 ]

@@ -48,7 +48,12 @@ def test_what_is_no_app_is_refused(tmp_path, text, complaint):
 
 
 def test_a_run_config_is_read_as_flower_reads_it():
-    assert _pairs("rounds=5 lr=0.1 name=net flag=true") == {"rounds": 5, "lr": 0.1, "name": "net", "flag": True}
+    assert _pairs("rounds=5 lr=0.1 name=net flag=true") == {
+        "rounds": 5,
+        "lr": 0.1,
+        "name": "net",
+        "flag": True,
+    }
     (overrides,) = _pairs('overrides="defense=adgp attack=ig rounds=20"').values()
     assert split_overrides(overrides) == ["defense=adgp", "attack=ig", "rounds=20"]
     with pytest.raises(ValueError, match="expected key=value, got 'rounds'"):

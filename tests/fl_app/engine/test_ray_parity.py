@@ -34,7 +34,9 @@ def run(folder: Path, *overrides: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [["defense=none", "rounds=5"], ["defense=dgp", "rounds=1"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "overrides", [["defense=none", "rounds=5"], ["defense=dgp", "rounds=1"]], ids=" ".join
+)
 def test_ray_and_inline_agree(tmp_path, overrides):
     inline = run(tmp_path / "inline", *overrides, "engine=inline")
     ray = run(tmp_path / "ray", *overrides, "engine=ray")

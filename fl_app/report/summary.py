@@ -1,0 +1,40 @@
+"""A run in a few lines, for whoever waits at the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fl_app.report.formats import format_bytes, format_factor, format_percent
+from fl_app.report.gallery import of_update
+from fl_app.report.records import Run
+from fl_app.report.runs import load_run
+from fl_app.report.scores import PSNR, SSIM, worst_score
+
+
+def summary_lines(run_dir: Path) -> list[str]:
+    """Return what leaked, how good the model got, and what travelled."""
+    run = load_run(run_dir)
+    return [
+        *_leak(run, "undefended", "before the defense"),
+        *_leak(run, "defended", f"as sent ({run.defense})"),
+        f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
+        f" (best {format_percent(run.best_accuracy)})",
+        _bytes(run),
+    ]
+
+
+def _leak(run: Run, update: str, words: str) -> list[str]:
+    attacks = of_update(run, update)
+    if not attacks:
+        return []
+    names = "/".join(sorted({attack.name for attack in attacks}))
+    scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
+    return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+
+
+def _bytes(run: Run) -> str:
+    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    sent = None if up is None or down is None else up + down
+    return (
+        f"bytes: {format_bytes(up)} up, {format_bytes(down)} down; dense ÷ sent {format_factor(dense, sent)}"
+    )

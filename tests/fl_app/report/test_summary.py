@@ -1,0 +1,24 @@
+from run_folders import write_run
+
+from fl_app.report import summary_lines
+
+
+def test_the_lines_carry_the_numbers_of_the_run(tmp_path):
+    import json
+
+    folder = write_run(tmp_path / "run", rounds=3, batch=2)
+    result = json.loads((folder / "result.json").read_text())
+    text = "\n".join(summary_lines(folder))
+    worst = {a["update"]: max(a["psnr"]) for a in result["attacks"]}
+    assert f"leak before the defense: PSNR {worst['undefended']:.2f} dB" in text
+    assert f"leak as sent (dgp): PSNR {worst['defended']:.2f} dB" in text
+    assert f"{100 * result['summary']['accuracy']:.1f} % after 3 rounds" in text
+
+
+def test_a_run_without_attacks_or_rounds_still_has_a_summary(tmp_path):
+    def empty(result):
+        result["attacks"], result["rounds"], result["summary"] = [], [], {}
+
+    lines = summary_lines(write_run(tmp_path / "run", rounds=1, batch=1, change=empty))
+    assert not any(line.startswith("leak") for line in lines)
+    assert lines[0].startswith("accuracy: –")
