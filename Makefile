@@ -14,8 +14,9 @@ export RAY_USAGE_STATS_ENABLED := 0
 run: $(READY)
 	$(BIN)/flower-simulation --app fl_app
 
+# one thread for each of the workers: together they fill the cores
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -32,9 +33,9 @@ clean:
 	rm -rf $(VENV) .cache
 
 # torch first: no other package may pull another build of it
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m attacks.metrics.lpips_weights
 	touch $(READY)

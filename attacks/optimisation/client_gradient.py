@@ -86,7 +86,8 @@ def _slope(gradient: Gradient, inputs: Tensor, labels: Tensor) -> Tensor:
     guess = inputs[:2].detach().requires_grad_(True)
     flat = gradient(guess, labels[:2])
     # random weights: in the sum of squares some errors nearly cancel
-    weights = torch.randn(flat.shape, generator=torch.Generator().manual_seed(0), dtype=flat.dtype)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    weights = torch.randn(flat.shape, generator=generator, dtype=flat.dtype, device="cpu")
     return torch.autograd.grad((flat * weights.to(flat.device)).sum(), guess)[0]
 
 

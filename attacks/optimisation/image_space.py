@@ -18,7 +18,7 @@ RANGE = 2.0
 def draw_images(problem: Problem, generator: torch.Generator, spread: float) -> Tensor:
     """Return a random batch (B, C, H, W) around mid-grey."""
     shape = (problem.batch_size, *problem.input_shape)
-    return spread * torch.randn(shape, generator=generator, dtype=problem.target.dtype)
+    return spread * torch.randn(shape, generator=generator, dtype=problem.target.dtype, device="cpu")
 
 
 def to_pixels(images: Tensor) -> Tensor:

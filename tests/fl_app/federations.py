@@ -15,7 +15,10 @@ from fl_app.held_tensor import hold
 from fl_app.messages import TRAIN
 from fl_app.tap import TappedGrid
 
-SMALL = "data.train_per_class=8 data.test_per_class=4 clients=5 batch_size=4 rounds=2 lr=0.1 attack=none threads=1"
+SMALL = (
+    "data.train_per_class=8 data.test_per_class=4 clients=5 batch_size=4 "
+    "rounds=2 lr=0.1 attack=none threads=1"
+)
 
 Sabotage = Callable[[Message, Message, Context], Message]
 """``sabotage(order, reply, context)`` returns the reply that leaves the client instead."""

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import train
+from federations import SMALL, train
 from torch.overrides import TorchFunctionMode
 
+from fl_app.client_app import app
 from fl_app.config import client_parts
+from fl_app.engine import InlineGrid
+from fl_app.federation import run_federation
 
 FACTORIES = {
     torch.arange,
@@ -65,3 +68,13 @@ def test_training_makes_no_tensor_without_the_models_device(repository, override
         federated, _ = train(overrides)
     assert not any(record.failures for record in federated.strategy.records)
     assert mode.seen > 0
+
+
+def test_attacking_and_reporting_make_no_tensor_without_a_device(repository, tmp_path):
+    overrides = f"{SMALL} attack=ig attack.steps=3 attack.restarts=2 run_dir={tmp_path} "
+    for labels in ("true", "false"):
+        text = overrides + f"attack.grant.labels={labels}"
+        client_parts.cache_clear()
+        with NoDefaultDevice(repository) as mode:
+            run_federation(InlineGrid(app, 5, run_config={"overrides": text}), text)
+        assert mode.seen > 0
