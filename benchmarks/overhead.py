@@ -7,6 +7,7 @@ step, but sends no message. What the app spends beyond it is printed by part.
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import tempfile
 import time
@@ -32,7 +33,8 @@ from fl_app.training import Job, batch_norm, parameters
 from fl_app.types import RoundContext
 
 CLIENTS = 10
-CASES = {"lenet": 40, "resnet18": 4}
+REPEATS = 2
+CASES = {"lenet": 60, "resnet18": 2}
 """Model and measured rounds."""
 
 PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -52,17 +54,21 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
 
 
 def main() -> None:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     table = Table(title=f"seconds per round, {CLIENTS} clients, batch 32, DGP with error feedback")
     for column in ("model", "bare loop", "inline", "inline / bare", *PARTS):
         table.add_column(column, justify="right")
     for model, rounds in CASES.items():
         spent: dict[str, float] = defaultdict(float)
         overrides = [f"model={model}", "attack=none", f"clients={CLIENTS}", "bn=frozen"]
-        inline_seconds = app_seconds(overrides, rounds + 1, spent)
-        bare_seconds = loop_seconds(overrides, rounds + 1)
-        shares = (f"{spent[part] / (rounds + 1):.4f}" for part in PARTS)
-        ratio = f"{inline_seconds / bare_seconds:.2f}x"
-        table.add_row(model, f"{bare_seconds:.4f}", f"{inline_seconds:.4f}", ratio, *shares)
+        # in turns, and the better of each: what else the machine does hits both alike
+        pairs = [
+            (loop_seconds(overrides, rounds + 1), app_seconds(overrides, rounds + 1, spent))
+            for _ in range(REPEATS)
+        ]
+        bare, inline_app = (min(times) for times in zip(*pairs, strict=True))
+        shares = (f"{spent[part] / REPEATS / (rounds + 1):.4f}" for part in PARTS)
+        table.add_row(model, f"{bare:.4f}", f"{inline_app:.4f}", f"{inline_app / bare:.2f}x", *shares)
     Console().print(table)
 
 

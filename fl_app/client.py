@@ -14,13 +14,34 @@ from fl_app import client_state
 from fl_app.client_state import ClientState
 from fl_app.messages import Answer, AuditOrder, MessageError, Order, Reply, pack_audit
 from fl_app.models import ModelSpec, build_model
-from fl_app.seeding import generator_for, seed_for
+from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.training import Job, LocalData, Trained, Trainer, batch_norm, parameters
 from fl_app.transforms import State, Transform, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, encode
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Restored:
+    """The weights that this process restored last.
+
+    The clients of one process get the same blob and hold the same weights: one
+    of them unpacks, and all of them share the result.
+    """
+
+    blob: bytes = b""
+    base: Update = field(default_factory=dict)
+    weights: Update = field(default_factory=dict)
+
+    def get(self, blob: bytes, base: Update, restore: Callable[[], Update]) -> Update:
+        """Return what ``restore`` gives for ``blob`` on top of ``base``."""
+        same = blob is self.blob and base.keys() == self.base.keys()
+        if not (same and all(tensor is self.base[name] for name, tensor in base.items())):
+            self.weights = restore()
+            self.blob, self.base = blob, base
+        return self.weights
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,7 @@ class ClientParts:
     bn: str = "sync"
     pin_model: bool = False
     models: dict[str, nn.Module] = field(default_factory=dict)
+    restored: Restored = field(default_factory=lambda: Restored())
 
 
 @dataclass(frozen=True)
@@ -75,8 +97,7 @@ class Client:
         buffers = self._buffers(buffers_blob, state, model)
         uncounted = self._uncounted(order, state, weights)
 
-        with torch.random.fork_rng(devices=_cuda(parts.device)):
-            torch.manual_seed(seed_for(parts.seed, order.round, self.client, "training"))
+        with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
             trained = self._train(model, weights, buffers, order, audit)
         memory = state.transform or parts.transform.init(trained.update)
         ctx = RoundContext(
@@ -125,13 +146,15 @@ class Client:
                 )
         if spec.hash not in parts.models:
             built = build_model(spec, allowed=[parts.model.target])
+            batch_norm.set_mode(built, training=parts.training, bn=parts.bn)
             parts.models[spec.hash] = built.to(device=parts.device, dtype=parts.dtype)
         return parts.models[spec.hash]
 
     def _weights(self, order: Order, blob: bytes, state: ClientState, model: nn.Module) -> Update:
         if order.base < 0:
-            return decode(blob, {name: p.detach() for name, p in parameters(model).items()})
-        return apply_change(state.weights, blob)
+            like = {name: p.detach() for name, p in parameters(model).items()}
+            return self.parts.restored.get(blob, {}, lambda: decode(blob, like))
+        return self.parts.restored.get(blob, state.weights, lambda: apply_change(state.weights, blob))
 
     def _buffers(self, blob: bytes, state: ClientState, model: nn.Module) -> Update:
         own = _read_buffers(model)
@@ -149,7 +172,6 @@ class Client:
         self, model: nn.Module, weights: Update, buffers: Update, order: Order, audit: AuditOrder | None
     ) -> Trained:
         parts = self.parts
-        batch_norm.set_mode(model, training=parts.training, bn=parts.bn)
         with torch.no_grad():
             for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
                 tensor.copy_(weights[name] if name in weights else buffers[name])
@@ -191,7 +213,3 @@ def _evidence(audit: AuditOrder, trained: Trained) -> ConfigRecord:
             labels=torch.cat([batch.labels for batch in trained.batches]).cpu(),
         )
     return pack_audit(truth, trained.update if audit.raw else None)
-
-
-def _cuda(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []

@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_app.client import Client
-from fl_app.config import client_parts, prepare_process
+from fl_app.config import client_parts
 from fl_app.messages import Identity, pack_identity, pack_reply, unpack_order
 
 app = ClientApp()
@@ -25,7 +25,6 @@ def identify(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
     overrides = str(context.run_config.get("overrides", ""))
-    prepare_process(overrides)
     client = Client(client_parts(overrides), *_partition(context), _allows_audit(context))
     reply, evidence = client.answer(*unpack_order(message), context.state)
     return Message(pack_reply(reply, evidence), reply_to=message)

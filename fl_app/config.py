@@ -17,7 +17,7 @@ from fl_app.client import ClientParts
 from fl_app.data import Dataset, label_histogram
 from fl_app.models import ModelSpec, build_model
 from fl_app.overrides import ConfigError, compose
-from fl_app.seeding import SERVER, generator_for, seed_for
+from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD
 from fl_app.training import LocalData, parameters
 
@@ -42,6 +42,7 @@ class ServerParts:
 def client_parts(overrides: str) -> ClientParts:
     """Build what the clients of this process share."""
     cfg = compose(overrides)
+    _prepare_process(cfg)
     dataset = _dataset(cfg)
     return ClientParts(
         model=_spec(cfg, dataset),
@@ -60,10 +61,10 @@ def client_parts(overrides: str) -> ClientParts:
 def server_parts(overrides: str) -> ServerParts:
     """Build what a server needs, anew: a strategy has a history."""
     cfg = compose(overrides)
+    _prepare_process(cfg)
     dataset = _dataset(cfg)
     spec = _spec(cfg, dataset)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(cfg.seed, 0, SERVER, "model"))
+    with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
         model = build_model(spec, allowed=[spec.target]).to(
             device=_device(cfg.device), dtype=getattr(torch, cfg.dtype)
         )
@@ -97,11 +98,10 @@ def server_parts(overrides: str) -> ServerParts:
     )
 
 
-def prepare_process(overrides: str) -> None:
+def _prepare_process(cfg: DictConfig) -> None:
     """Apply what concerns the whole process."""
-    threads = compose(overrides).threads
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
 
 
 def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 
 def copy_message(message: Message) -> Message:
@@ -22,17 +22,11 @@ def copy_message(message: Message) -> Message:
 
 def copy_records(content: RecordDict) -> RecordDict:
     """Return records with containers of their own around the same payloads."""
-    return RecordDict({name: _copy_record(record) for name, record in content.items()})
-
-
-def _copy_record(
-    record: ArrayRecord | ConfigRecord | MetricRecord,
-) -> ArrayRecord | ConfigRecord | MetricRecord:
-    if isinstance(record, ConfigRecord):
-        return ConfigRecord({key: copy(value) for key, value in record.items()})
-    if isinstance(record, MetricRecord):
-        return MetricRecord({key: copy(value) for key, value in record.items()})
-    twin = ArrayRecord()  # item by item: its constructor would copy every Array
-    for name, array in record.items():
-        twin[name] = array
+    twin = content.copy()
+    for name, record in content.items():
+        twin[name] = own = record.copy()
+        if isinstance(own, ConfigRecord | MetricRecord):
+            for key, value in own.items():
+                if isinstance(value, list):
+                    own[key] = copy(value)
     return twin

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
 from fl_app.audit import Auditor, Sighting
-from fl_app.config import ServerParts, prepare_process, server_parts
+from fl_app.config import ServerParts, server_parts
 from fl_app.held_tensor import hold, release
 from fl_app.leakage import attack_sightings
 from fl_app.progress import track
@@ -33,7 +33,6 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     An interrupted or failed run leaves its folder with what there was by then,
     marked as such; the error goes on.
     """
-    prepare_process(overrides)
     parts = server_parts(overrides)
     config = parts.config
     folder = (

@@ -40,7 +40,7 @@ def hold(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Put tensors into a record without copying them."""
     record = ArrayRecord()  # item by item: its constructor would copy every Array
     for name, tensor in tensors.items():
-        record[name] = HeldTensor(tensor.detach())
+        record[name] = HeldTensor(tensor.detach() if tensor.requires_grad else tensor)
     return record
 
 

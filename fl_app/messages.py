@@ -96,6 +96,11 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+_TYPES: dict[type, dict[str, Any]] = {
+    kind: {field.name: field.type for field in fields(kind)} for kind in (Order, Answer, Identity, AuditOrder)
+}
+
+
 def pack_order(order: Order, model: ConfigRecord, buffers: ConfigRecord | None = None) -> RecordDict:
     """Pack an order; ``model`` and ``buffers`` are `pack_blob` records that all clients share."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -137,12 +142,12 @@ def unpack_reply(message: Message) -> Reply:
     """Return what a client answered, checked."""
     content = message.content
     answer = _unpack(content, _ANSWER, Answer)
-    metrics = content.metric_records.get(_METRICS, MetricRecord())
+    metrics = content.get(_METRICS)
     return Reply(
         answer=answer,
         update=b"" if answer.need_model else _blob(content, _UPDATE),
         buffers=_blob(content, _BUFFERS, b""),
-        metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
+        metrics=_numbers(metrics) if isinstance(metrics, MetricRecord) else {},
     )
 
 
@@ -180,8 +185,9 @@ def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | N
     """Take the audit record out of a reply's content and return the truth and the raw update."""
     if _AUDIT not in content:
         return None, None
-    record = content.config_records[_AUDIT]
-    del content[_AUDIT]
+    record = content.pop(_AUDIT)
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"message: the audit record must be a config record, got {type(record).__name__}")
     truth, raw = record.get("truth"), record.get("raw")
     try:
         return (
@@ -198,6 +204,8 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     The size is the sum of its records' sizes. ``known`` remembers that of records
     that many messages share (by identity), so that a model is measured once a round.
     """
+    if known is None and _AUDIT not in content:
+        return serialised_size(content)
     known = {} if known is None else known
     total = 0
     for name, record in content.items():
@@ -212,16 +220,20 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     return total
 
 
+def _numbers(metrics: MetricRecord) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+
+
 def _pack(header: Order | Answer | Identity | AuditOrder) -> ConfigRecord:
-    return ConfigRecord({f.name: getattr(header, f.name) for f in fields(header)})
+    return ConfigRecord(vars(header))
 
 
 def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
-    record = content.config_records.get(name)
-    if record is None:
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
         raise MessageError(f"message: expected a config record {name!r}, got {sorted(content)}")
-    expected: dict[str, Any] = {f.name: f.type for f in fields(kind)}
-    if set(record) != set(expected):
+    expected = _TYPES[kind]
+    if record.keys() != expected.keys():
         raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {sorted(record)}")
     for key, type_name in expected.items():
         if type(record[key]).__name__ != type_name:
@@ -232,10 +244,10 @@ def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
 
 
 def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes:
-    record = content.config_records.get(name)
+    record = content.get(name)
     if record is None and default is not None:
         return default
-    blob = None if record is None else record.get(_BLOB)
+    blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
     if not isinstance(blob, bytes):
         raise MessageError(f"message: expected bytes in record {name!r}, got {sorted(content)}")
     return blob

@@ -12,6 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -66,7 +67,7 @@ class ModelSpec:
             raise ValueError(f"ModelSpec: expected an object with target and settings, got {got}")
         return cls(target=content["target"], settings=content["settings"])
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the canonical JSON, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode("ascii")).hexdigest()

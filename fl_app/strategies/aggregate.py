@@ -27,8 +27,8 @@ def weighted_mean(updates: Sequence[Mapping[str, Tensor]], weights: Sequence[flo
 
 def first_bad_tensor(update: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, if any does."""
-    for name, tensor in update.items():
-        # one pass and no mask: the sum of a tensor is finite unless an entry is not (or it overflows)
-        if not torch.isfinite(tensor.sum()) and not bool(torch.isfinite(tensor).all()):
-            return name
-    return None
+    tensors = [tensor for tensor in update.values() if tensor.numel()]
+    # one pass for all: norms are finite unless an entry is not (or its square overflows)
+    if not tensors or bool(torch.isfinite(torch.stack(torch._foreach_norm(tensors))).all()):
+        return None
+    return next((name for name, tensor in update.items() if not torch.isfinite(tensor).all()), None)

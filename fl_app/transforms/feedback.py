@@ -41,17 +41,14 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
 
 def residual_norm(state: State) -> float | None:
     """Return the Euclidean norm of everything that ``state`` holds back, or None where nothing is."""
-    squares = _squared_residuals(state)
-    return float(torch.stack(squares).sum().sqrt()) if squares else None
+    residuals = _residuals(state)
+    return float(torch.stack(torch._foreach_norm(residuals)).double().norm()) if residuals else None
 
 
-def _squared_residuals(state: State) -> list[Tensor]:
-    squares: list[Tensor] = []
+def _residuals(state: State) -> list[Tensor]:
+    found: list[Tensor] = []
     for name, node in state.items():
         if isinstance(node, Tensor):
             continue
-        if name == "e":
-            squares += [cast(Tensor, leaf).double().square().sum() for leaf in node.values()]
-        else:
-            squares += _squared_residuals(node)
-    return squares
+        found += [cast(Tensor, leaf) for leaf in node.values()] if name == "e" else _residuals(node)
+    return found
