@@ -8,8 +8,9 @@ reply would edit the client's state.
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 
 
 def copy_message(message: Message) -> Message:
@@ -24,9 +25,9 @@ def copy_records(content: RecordDict) -> RecordDict:
     """Return records with containers of their own around the same payloads."""
     twin = content.copy()
     for name, record in content.items():
-        twin[name] = own = record.copy()
-        if isinstance(own, ConfigRecord | MetricRecord):
-            for key, value in own.items():
-                if isinstance(value, list):
-                    own[key] = copy(value)
+        own: Any = record.copy()
+        for key, value in record.items():
+            if isinstance(value, list):
+                own[key] = list(value)
+        twin[name] = own
     return twin
