@@ -72,7 +72,8 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
     with track("rounds", config["rounds"]) as advance:
         strategy.start(
             grid=TappedGrid(grid, auditor),
-            initial_arrays=hold(parts.model.state_dict()),
+            # copies: evaluation writes into the model, and what is held must stay as it is
+            initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
             num_rounds=config["rounds"],
             timeout=config["timeout"] or float("inf"),
             evaluate_fn=_RoundEnd(parts, results, advance),

@@ -8,11 +8,14 @@ import torch
 from federations import SMALL, Wiretap
 from flwr.app import RecordDict
 
+from attacks.base import Reconstruction
+from fl_app import leakage
 from fl_app.audit import Auditor, Public, observe
 from fl_app.client import Client
 from fl_app.client_app import app
 from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid
+from fl_app.federation import run_federation
 from fl_app.held_tensor import hold
 from fl_app.messages import AuditOrder, Order
 from fl_app.seeding import generator_for
@@ -171,3 +174,22 @@ def test_the_trainers_batch_is_the_audits():
     )
     assert trained.samples == 2
     assert len(trained.batches[0].labels) == 2
+
+
+def test_what_was_seen_in_round_one_stays_what_it_was_until_it_is_attacked(tmp_path, monkeypatch):
+    """Evaluation after every round must not write into the weights that the attacker keeps."""
+    seen: list[Observation] = []
+
+    def remember(attack, observation, title):
+        seen.append(observation)
+        return Reconstruction(images=torch.zeros(1, 3, 32, 32), labels=None, objective=0.0, notes=())
+
+    monkeypatch.setattr(leakage, "_run", remember)
+    text = f"{SMALL} attack=ig rounds=4 evaluate_every=1 defense=dgp run_dir={tmp_path}"
+    run_federation(InlineGrid(app, 5, run_config={"overrides": text}), text)
+    raw = seen[1]
+    assert raw.defense is None, "the second case is the update before the defense"
+    initial = {name: p.detach() for name, p in server_parts(text).model.named_parameters()}
+    torch.testing.assert_close(
+        {name: p.detach() for name, p in raw.model.named_parameters()}, initial, rtol=0, atol=0
+    )
