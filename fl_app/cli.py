@@ -7,34 +7,24 @@ import json
 import logging
 import os
 import sys
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 import hydra
-from flwr.app import Context, RecordDict, UserConfigValue
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig
 from rich.console import Console
 
-from fl_app import client_app, server_app
-from fl_app.engine import InlineGrid, read_app, run_on_ray
-from fl_app.overrides import (
-    CONF_DIR,
-    CONFIG_NAME,
-    ConfigError,
-    compose,
-    join_overrides,
-    quote,
-    split_overrides,
-)
+from fl_app import server_app
+from fl_app.engine import ENGINES, fuse, read_app, run_app
+from fl_app.job import run_job
+from fl_app.overrides import CONF_DIR, CONFIG_NAME, ConfigError, compose, join_overrides, split_overrides
 from fl_app.report import (
     compare_runs,
     comparison_rows,
@@ -43,10 +33,6 @@ from fl_app.report import (
     summary_lines,
     write_report,
 )
-from fl_app.results import new_folder
-
-_OVERRIDES = "overrides"
-_ENGINES = ("inline", "ray")
 
 
 def main() -> None:
@@ -102,20 +88,8 @@ def _check_before_hydra(overrides: list[str]) -> None:
 def _hydra_job(cfg: DictConfig) -> None:
     state = HydraConfig.get()
     _show_logs(bool(state.verbose))
-    folder = Path(state.runtime.output_dir)
-    overrides = [*state.overrides.task, f"run_dir={quote(folder)}"]
-    _run(
-        server_app.app,
-        client_app.app,
-        {_OVERRIDES: join_overrides(overrides)},
-        cfg.clients,
-        _plain(cfg.engine),
-    )
-    _announce(folder)
-
-
-def _plain(cfg: DictConfig) -> dict[str, Any]:
-    return cast(dict[str, Any], OmegaConf.to_container(cfg))
+    sweep = state.mode == RunMode.MULTIRUN
+    _announce(run_job(list(state.overrides.task), folder=Path(state.runtime.output_dir), sweep=sweep))
 
 
 def _simulate() -> None:
@@ -123,24 +97,25 @@ def _simulate() -> None:
     _show_logs(args.verbose)
     app = read_app(Path(args.app))
     server, client = app.load()
-    run_config = _fused(app.config, args.run_config)
-    folder: Path | None = None
-    supernodes, engine = args.num_supernodes, {"name": args.backend or "inline"}
-    if _OVERRIDES in app.config:
-        overrides = split_overrides(str(run_config[_OVERRIDES]))
-        overrides += [f"clients={supernodes}"] if supernodes is not None else []
+    run_config = fuse(app.config, args.run_config)
+    backend = _json(args.backend_config) if args.backend_config else {}
+    if server is server_app.app:
+        overrides = split_overrides(str(run_config["overrides"]))
+        overrides += [f"clients={args.num_supernodes}"] if args.num_supernodes is not None else []
         overrides += [f"engine={args.backend}"] if args.backend else []
-        cfg = compose(join_overrides(overrides))
-        supernodes, engine = cfg.clients, _plain(cfg.engine)
-        folder = Path(cfg.run_dir) if cfg.run_dir else new_folder(Path("runs"), cfg.choices.defense)
-        run_config[_OVERRIDES] = join_overrides([*overrides, f"run_dir={quote(folder)}"])
-    elif supernodes is None:
+        _announce(run_job(overrides, backend=backend, verbose=args.verbose))
+    elif args.num_supernodes is None:
         raise ValueError("--num-supernodes: this app does not say how many clients it wants; give a number")
-    if args.backend_config:
-        engine |= _json(args.backend_config)
-    _run(server, client, run_config, supernodes, engine, verbose=args.verbose)
-    if folder is not None:
-        _announce(folder)
+    else:
+        engine = {"name": args.backend or "inline"} | backend
+        run_app(
+            server,
+            client,
+            args.num_supernodes,
+            run_config=run_config,
+            engine=engine,
+            verbose=args.verbose,
+        )
 
 
 def _simulation_arguments() -> argparse.ArgumentParser:
@@ -151,39 +126,11 @@ def _simulation_arguments() -> argparse.ArgumentParser:
         "--app", required=True, help="the folder with pyproject.toml, or a package folder in it"
     )
     parser.add_argument("--num-supernodes", type=int, help="how many clients; default: what the app says")
-    parser.add_argument(
-        "--backend", choices=_ENGINES, help="inline: in this process (default); ray: Flower's"
-    )
+    parser.add_argument("--backend", choices=ENGINES, help="inline: in this process (default); ray: Flower's")
     parser.add_argument("--backend-config", help="JSON for Ray: client_resources, init_args, actor")
     parser.add_argument("--run-config", action="append", default=[], help="'key=value …' or a TOML file")
     parser.add_argument("--verbose", action="store_true", help="show logs")
     return parser
-
-
-def _fused(config: Mapping[str, UserConfigValue], given: list[str]) -> dict[str, UserConfigValue]:
-    """Override an app's config; as in Flower, a key must be there already."""
-    fused = dict(config)
-    for text in given:
-        values = tomllib.loads(Path(text).read_text()) if text.endswith(".toml") else _pairs(text)
-        for key, value in values.items():
-            if key not in config:
-                raise ValueError(f"--run-config: {key!r} is not one of {', '.join(sorted(config))}")
-            fused[key] = value
-    return fused
-
-
-def _pairs(text: str) -> dict[str, UserConfigValue]:
-    """Read ``key=value key="other value"``; values are TOML where they can be, else text."""
-    pairs: dict[str, UserConfigValue] = {}
-    for item in split_overrides(text):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(f"--run-config: expected key=value, got {item!r}")
-        try:
-            pairs[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            pairs[key] = value
-    return pairs
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -194,22 +141,6 @@ def _json(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"--backend-config: expected an object, got {text}")
     return value
-
-
-def _run(
-    server: ServerApp,
-    client: ClientApp,
-    run_config: Mapping[str, UserConfigValue],
-    supernodes: int,
-    engine: Mapping[str, Any],
-    verbose: bool = False,
-) -> None:
-    if engine["name"] == "ray":
-        backend = {key: value for key, value in engine.items() if key != "name"}
-        run_on_ray(server, client, supernodes, run_config=run_config, backend_config=backend, verbose=verbose)
-        return
-    grid = InlineGrid(client, supernodes, run_config=run_config)
-    server(grid, Context(1, 0, {}, RecordDict(), dict(run_config)))
 
 
 def _announce(folder: Path) -> None:

@@ -65,6 +65,12 @@ def join_overrides(overrides: Sequence[str]) -> str:
     return shlex.join(overrides)
 
 
+def key_of(override: str) -> str:
+    """Return the key or group that an override sets, adds or removes."""
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    return parsed.key_or_group
+
+
 def quote(value: str | Path) -> str:
     """Return ``value`` as a Hydra value, whatever signs it holds."""
     # in Hydra's grammar a backslash is itself, except before a quote
@@ -170,6 +176,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
         "bn": (lambda v: v in batch_norm.MODES, f"one of {', '.join(batch_norm.MODES)}"),
         "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
+        "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
         "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),

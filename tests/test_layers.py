@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "__main__"},
+    {"job"},
     {"client_app", "server_app", "engine"},
     {"federation"},
     {"leakage"},

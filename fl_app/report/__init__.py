@@ -4,11 +4,12 @@ from fl_app.report.charts import plot_partition
 from fl_app.report.comparison import ComparisonRow, Spread, comparison_rows, comparison_table
 from fl_app.report.comparison_page import compare_runs
 from fl_app.report.run_page import write_report
-from fl_app.report.runs import find_runs, load_run
+from fl_app.report.runs import BASELINE, find_runs, load_run
 from fl_app.report.summary import summary_lines
 from fl_app.report.tiles import save_images
 
 __all__ = [
+    "BASELINE",
     "ComparisonRow",
     "Spread",
     "compare_runs",

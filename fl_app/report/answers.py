@@ -15,6 +15,7 @@ from fl_app.report.formats import (
 from fl_app.report.gallery import of_update, picture_caption
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.records import Attack, Run
+from fl_app.report.runs import load_baseline
 from fl_app.report.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.tiles import read_tiles, tile_uri
 
@@ -168,8 +169,11 @@ def _accuracy(run: Run) -> list[Child]:
         element("code", "fl-app-report A B", class_="whole"),
         " compares it with a run without a defense.",
     ]
+    baseline = load_baseline(run)
     if run.defense == "none":
         compare = "This run has no defense: it is what defended runs are to be compared with."
+    elif baseline is not None and baseline.accuracy is not None and run.accuracy is not None:
+        compare = _cost(run.accuracy, baseline.accuracy, baseline.best_accuracy)
     if run.accuracy is None:
         return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
     rounds = len(run.rounds)
@@ -181,6 +185,16 @@ def _accuracy(run: Run) -> list[Child]:
         _text(f"{after}the best was {format_percent(run.best_accuracy)}{where}."),
         _text(compare),
     ]
+
+
+def _cost(accuracy: float, baseline: float, best: float | None) -> str:
+    """Say what the same run without the defense reached; one seed is no verdict."""
+    points = 100 * (accuracy - baseline)
+    changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
+    return (
+        f"Without the defense, same seed: {format_percent(baseline)}, at best {format_percent(best)}. "
+        f"That is {changed}; one seed alone proves little."
+    )
 
 
 def _bytes(run: Run) -> list[Child]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from fl_app.report.records import Run, parse_run
 
 RESULT = "result.json"
+BASELINE = "baseline"
+"""The folder inside a run's folder that holds the same run without its defense."""
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Path]:
@@ -36,6 +38,12 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
 def load_run(run_dir: Path | str) -> Run:
     """Read one run folder."""
     return parse_run(Path(run_dir), _read(Path(run_dir) / RESULT))
+
+
+def load_baseline(run: Run) -> Run | None:
+    """Return the same run without its defense, if it was trained."""
+    folder = run.folder / BASELINE
+    return load_run(folder) if (folder / RESULT).is_file() else None
 
 
 def _natural(result: Path) -> list[tuple[int, str]]:

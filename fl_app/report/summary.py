@@ -7,7 +7,7 @@ from pathlib import Path
 from fl_app.report.formats import format_bytes, format_factor, format_percent
 from fl_app.report.gallery import of_update
 from fl_app.report.records import Run
-from fl_app.report.runs import load_run
+from fl_app.report.runs import load_baseline, load_run
 from fl_app.report.scores import PSNR, SSIM, worst_score
 
 
@@ -18,7 +18,7 @@ def summary_lines(run_dir: Path) -> list[str]:
         *_leak(run, "undefended", "before the defense"),
         *_leak(run, "defended", f"as sent ({run.defense})"),
         f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
-        f" (best {format_percent(run.best_accuracy)})",
+        f" (best {format_percent(run.best_accuracy)}){_against(run)}",
         _bytes(run),
     ]
 
@@ -30,6 +30,11 @@ def _leak(run: Run, update: str, words: str) -> list[str]:
     names = "/".join(sorted({attack.name for attack in attacks}))
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
     return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+
+
+def _against(run: Run) -> str:
+    baseline = load_baseline(run)
+    return "" if baseline is None else f"; without the defense {format_percent(baseline.accuracy)}"
 
 
 def _bytes(run: Run) -> str:

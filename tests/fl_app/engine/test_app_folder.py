@@ -1,7 +1,6 @@
 import pytest
 
-from fl_app.cli import _fused, _pairs
-from fl_app.engine import read_app
+from fl_app.engine import fuse, parse_pairs, read_app
 from fl_app.overrides import split_overrides
 
 PROJECT = """
@@ -48,21 +47,21 @@ def test_what_is_no_app_is_refused(tmp_path, text, complaint):
 
 
 def test_a_run_config_is_read_as_flower_reads_it():
-    assert _pairs("rounds=5 lr=0.1 name=net flag=true") == {
+    assert parse_pairs("rounds=5 lr=0.1 name=net flag=true") == {
         "rounds": 5,
         "lr": 0.1,
         "name": "net",
         "flag": True,
     }
-    (overrides,) = _pairs('overrides="defense=adgp attack=ig rounds=20"').values()
+    (overrides,) = parse_pairs('overrides="defense=adgp attack=ig rounds=20"').values()
     assert split_overrides(overrides) == ["defense=adgp", "attack=ig", "rounds=20"]
     with pytest.raises(ValueError, match="expected key=value, got 'rounds'"):
-        _pairs("rounds")
+        parse_pairs("rounds")
 
 
 def test_a_run_config_may_come_as_a_toml_file_and_later_ones_win(tmp_path):
     (tmp_path / "run.toml").write_text("rounds = 7\n")
     config = {"rounds": 3, "name": "net"}
-    assert _fused(config, [str(tmp_path / "run.toml"), "name=other"]) == {"rounds": 7, "name": "other"}
+    assert fuse(config, [str(tmp_path / "run.toml"), "name=other"]) == {"rounds": 7, "name": "other"}
     with pytest.raises(ValueError, match="'unknown' is not one of name, rounds"):
-        _fused(config, ["unknown=1"])
+        fuse(config, ["unknown=1"])

@@ -1,11 +1,11 @@
+import json
+
 from run_folders import write_run
 
-from fl_app.report import summary_lines
+from fl_app.report import BASELINE, summary_lines, write_report
 
 
 def test_the_lines_carry_the_numbers_of_the_run(tmp_path):
-    import json
-
     folder = write_run(tmp_path / "run", rounds=3, batch=2)
     result = json.loads((folder / "result.json").read_text())
     text = "\n".join(summary_lines(folder))
@@ -22,3 +22,20 @@ def test_a_run_without_attacks_or_rounds_still_has_a_summary(tmp_path):
     lines = summary_lines(write_run(tmp_path / "run", rounds=1, batch=1, change=empty))
     assert not any(line.startswith("leak") for line in lines)
     assert lines[0].startswith("accuracy: –")
+
+
+def test_the_baseline_in_a_runs_folder_says_what_the_defense_cost(tmp_path):
+    def reached(accuracy):
+        def change(result):
+            result["summary"]["accuracy"] = accuracy
+
+        return change
+
+    folder = write_run(tmp_path / "run", rounds=2, change=reached(0.612))
+    assert "without the defense" not in summary_lines(folder)[2]
+    write_run(folder / BASELINE, defense="none", rounds=2, change=reached(0.65))
+    assert summary_lines(folder)[2].endswith("without the defense 65.0 %")
+    page = write_report(folder).read_text()
+    assert "Without the defense, same seed: 65.0 %" in page
+    assert "That is 3.8 points less with the defense" in page
+    assert "fl-app-report A B" not in page
