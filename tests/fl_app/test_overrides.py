@@ -5,7 +5,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fl_app.client_app import app
 from fl_app.config import client_parts, server_parts
+from fl_app.engine import InlineGrid
+from fl_app.held_tensor import hold
 from fl_app.overrides import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
 
 
@@ -73,6 +76,8 @@ def test_a_device_that_is_not_there_is_refused():
 def test_every_choice_composes_and_builds(group):
     for name in choices(group):
         text = f"data.train_per_class=4 data.test_per_class=2 clients=2 {group}={name}"
+        if (group, name) == ("model", "custom"):
+            text += " model._target_=own_parts.tiny_model +model.width=3"
         if (group, name) == ("partition", "fixed"):
             text += " partition.samples=5"
         if (group, name) == ("partition", "shards"):
@@ -104,3 +109,15 @@ def test_composing_inside_a_running_hydra_leaves_it_alone():
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         assert compose("seed=5").seed == 5
         assert hydra_compose("config", ["seed=6"]).seed == 6
+
+
+def test_a_model_and_data_of_ones_own_are_built_like_any_other():
+    text = (
+        "model=custom model._target_=own_parts.tiny_model +model.width=3 "
+        "data=custom data._target_=own_parts.tiny_data clients=4 batch_size=5 attack=none rounds=2"
+    )
+    parts = server_parts(text)
+    grid = InlineGrid(app, 4, run_config={"overrides": text})
+    parts.strategy.start(grid=grid, initial_arrays=hold(parts.model.state_dict()), num_rounds=2)
+    assert [record.clients for record in parts.strategy.records] == [4, 4]
+    assert parts.spec.target == "own_parts.tiny_model"

@@ -1,0 +1,28 @@
+"""A model and a data set as a user would bring them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fl_app.data import Dataset, Samples
+
+
+def tiny_model(num_classes: int, in_shape: tuple[int, int, int], width: int) -> nn.Module:
+    channels, height, widthwise = in_shape
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(channels * height * widthwise, width),
+        nn.ReLU(),
+        nn.Linear(width, num_classes),
+    )
+
+
+def tiny_data() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+
+    def samples(count: int) -> Samples:
+        images = torch.randint(0, 256, (count, 1, 8, 8), generator=generator, dtype=torch.uint8)
+        return Samples(images, torch.arange(count) % 3)
+
+    return Dataset.of("tiny", train=samples(60), test=samples(12), class_names=("a", "b", "c"))
