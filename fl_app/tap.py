@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_app.copies import copy_message
-from fl_app.flwr_internals import Run
+from fl_app.forwarding_grid import ForwardingGrid
 
 
 class Tap(Protocol):
@@ -28,11 +28,11 @@ class Tap(Protocol):
         ...
 
 
-class TappedGrid(Grid):
+class TappedGrid(ForwardingGrid):
     """A grid that shows every exchange to a tap. The tap gets copies: it cannot alter by accident."""
 
     def __init__(self, grid: Grid, tap: Tap) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._tap = tap
         self._sent: dict[str, Message] = {}  # by message id, until the reply comes
 
@@ -68,29 +68,3 @@ class TappedGrid(Grid):
             order = sent.get(reply.metadata.reply_to_message_id)
             passed.append(reply if order is None else self._tap.on_reply(order, copy_message(reply)))
         return [reply for reply in passed if reply is not None]
-
-    # Everything else is the grid's own.
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Make a message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes that are there."""
-        return self._grid.get_node_ids()

@@ -16,7 +16,17 @@ LAYERS = [
     {"messages", "client_state"},
     {"training", "defenses"},
     {"data"},
-    {"transforms", "wire", "selection", "secagg", "privacy", "models", "copies", "held_tensor"},
+    {
+        "transforms",
+        "wire",
+        "selection",
+        "secagg",
+        "privacy",
+        "models",
+        "copies",
+        "held_tensor",
+        "forwarding_grid",
+    },
     {"types", "seeding", "torchvision_cpu", "flwr_internals", "progress"},
 ]
 """Highest first: a module may import from its own layer or from a lower one."""
