@@ -115,9 +115,16 @@ def test_an_unknown_run_config_key_is_refused_with_the_known_ones(repository, tm
     assert "'rounds' is not one of overrides" in run(command, tmp_path, expect=2).stderr
 
 
-def test_ctrl_c_leaves_a_usable_folder_that_says_so(tmp_path):
+@pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_a_usable_folder_that_says_so(tmp_path, engine):
     process = subprocess.Popen(
-        [str(BIN / "fl-app"), "rounds=100000", *(q for q in QUICK if not q.startswith("rounds")), *ATTACK],
+        [
+            str(BIN / "fl-app"),
+            f"engine={engine}",
+            "rounds=100000",
+            *(q for q in QUICK if not q.startswith("rounds")),
+            *ATTACK,
+        ],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
