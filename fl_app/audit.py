@@ -143,7 +143,6 @@ def observe(
     *,
     grant_labels: bool,
     undefended: bool = False,
-    history: Sequence[Observation] = (),
 ) -> Observation:
     """Return what the attacker knows: of the update as sent, or as it was before the defense."""
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
@@ -166,7 +165,6 @@ def observe(
         buffers=sighting.sent_buffers or None,
         training=public.training,
         round=sighting.order.round,
-        history=history,
     )
 
 

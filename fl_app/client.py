@@ -31,7 +31,7 @@ class Restored:
     of them unpacks, and all of them share the result.
     """
 
-    blob: bytes = b""
+    blob: bytes | None = None
     base: Update = field(default_factory=dict)
     weights: Update = field(default_factory=dict)
 

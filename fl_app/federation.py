@@ -19,7 +19,7 @@ from fl_app.held_tensor import hold, release
 from fl_app.leakage import attack_sightings
 from fl_app.progress import track
 from fl_app.report import plot_partition, write_report
-from fl_app.results import Results, new_folder
+from fl_app.results import Results, run_folder
 from fl_app.strategies import FedSGD
 from fl_app.tap import TappedGrid
 from fl_app.training import batch_norm, evaluate
@@ -35,11 +35,7 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     """
     parts = server_parts(overrides)
     config = parts.config
-    folder = (
-        Path(config["run_dir"])
-        if config["run_dir"]
-        else new_folder(Path("runs"), config["choices"]["defense"])
-    )
+    folder = run_folder(config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
         plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")

@@ -17,7 +17,7 @@ from fl_app import client_app, server_app
 from fl_app.engine import run_app
 from fl_app.overrides import compose, join_overrides, key_of, quote
 from fl_app.report import BASELINE, write_report
-from fl_app.results import new_folder
+from fl_app.results import run_folder
 
 
 def run_job(
@@ -34,7 +34,7 @@ def run_job(
     overrides the engine's own settings.
     """
     cfg = compose(join_overrides(overrides))
-    folder = Path(cfg.run_dir) if cfg.run_dir else folder or new_folder(Path("runs"), cfg.choices.defense)
+    folder = run_folder(cfg.run_dir or folder, cfg.choices.defense)
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
     wants_baseline = not sweep if cfg.baseline == "auto" else cfg.baseline
 

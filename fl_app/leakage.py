@@ -15,7 +15,7 @@ from fl_app.report import save_images
 from fl_app.results import Results
 from fl_app.types import Observation
 
-_UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels", "truth"))
+_UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
 def attack_sightings(sightings: list[Sighting], parts: ServerParts, results: Results) -> None:

@@ -90,9 +90,11 @@ class Results:
         }
 
 
-def new_folder(root: Path, name: str) -> Path:
-    """Return a folder below ``root`` that did not exist, named by the time and ``name``."""
-    day = root / datetime.now().strftime("%Y-%m-%d")
+def run_folder(wanted: Path | str | None, name: str) -> Path:
+    """Return the folder that was asked for, else a new one below runs/, named by the time and ``name``."""
+    if wanted:
+        return Path(wanted)
+    day = Path("runs") / datetime.now().strftime("%Y-%m-%d")
     stem = f"{datetime.now():%H-%M-%S}-{name}"
     for attempt in range(1, 1000):
         folder = day / (stem if attempt == 1 else f"{stem}-{attempt}")
@@ -101,7 +103,7 @@ def new_folder(root: Path, name: str) -> Path:
         except FileExistsError:
             continue
         return folder
-    raise FileExistsError(f"new_folder: no free name for {stem} in {day}")
+    raise FileExistsError(f"run_folder: no free name for {stem} in {day}")
 
 
 def _versions() -> dict[str, str]:

@@ -159,7 +159,6 @@ class FedSGD(Strategy):
         failed = {failure.client for failure in record.failures}
         for client in self._sampled.keys() - good.keys() - failed:
             self._fail(client, "no answer in time")
-        record.failures.sort(key=lambda failure: failure.client)
 
         updates: dict[int, Update] = {}
         buffers: dict[int, Update] = {}
@@ -168,6 +167,7 @@ class FedSGD(Strategy):
                 updates[client], buffers[client] = self._open(good[client])
             except CodecError as error:
                 self._fail(client, str(error))
+        record.failures.sort(key=lambda failure: failure.client)
         clients = sorted(updates)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
@@ -178,7 +178,7 @@ class FedSGD(Strategy):
         weights = [float(good[client].answer.samples) for client in clients]
         self.weights = self.step(self.combine([updates[c] for c in clients], weights), server_round)
         if self._exchange_buffers and self.buffers:
-            self.buffers = _like(weighted_mean([_floats(buffers[c]) for c in clients], weights), self.buffers)
+            self.buffers = _like(weighted_mean([buffers[c] for c in clients], weights), self.buffers)
         for client in clients:
             self._counted[client] = server_round
         record.train_loss = _mean([good[c].metrics.get("loss") for c in clients], weights)
@@ -271,11 +271,11 @@ class FedSGD(Strategy):
         return reply
 
     def _open(self, reply: Reply) -> tuple[Update, Update]:
-        """Decode an update and the buffers that came with it."""
+        """Decode an update and the buffers that came with it, as floats to be averaged."""
         update = decode(reply.update, self.weights)
         wanted = self.buffers if self._exchange_buffers else {}
-        buffers = decode(reply.buffers, wanted) if wanted else {}
-        bad = first_bad_tensor(update) or first_bad_tensor(_floats(buffers))
+        buffers = _floats(decode(reply.buffers, wanted)) if wanted else {}
+        bad = first_bad_tensor(update) or first_bad_tensor(buffers)
         if bad is not None:
             raise CodecError(f"{bad} holds NaN or infinity")
         return update, buffers

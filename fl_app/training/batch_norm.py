@@ -9,13 +9,6 @@ MODES = ("sync", "local", "frozen")
 """sync: clients send theirs, the server averages; local: each keeps its own; frozen: never moved."""
 
 
-def check(bn: str) -> str:
-    """Return ``bn`` if it is a mode."""
-    if bn not in MODES:
-        raise ValueError(f"bn must be one of {', '.join(MODES)}, got {bn!r}")
-    return bn
-
-
 def set_mode(model: nn.Module, *, training: bool, bn: str) -> None:
     """Put ``model`` into train or eval mode; frozen statistics are used, not moved."""
     model.train(training)
