@@ -96,10 +96,14 @@ def loop_seconds(overrides: list[str], rounds: int) -> float:
         start = time.perf_counter()
         updates, counts = [], []
         for number in range(CLIENTS):
-            trained = parts.trainer(model, parts.data_of(number, CLIENTS), Job(round, lr=0.1))
+            trained = parts.trainer(
+                model,
+                parts.data_of(number, CLIENTS),
+                Job(round, 0.1, generator_for(0, round, number, "rules")),
+            )
             context = RoundContext(round, number, generator_for(0, round, number, "transform"))
-            state = states.get(number) or parts.transform.init(trained.update)
-            sent, states[number] = parts.transform.apply(trained.update, state, context)
+            state = states.get(number) or parts.defense.transform.init(trained.update)
+            sent, states[number] = parts.defense.transform.apply(trained.update, state, context)
             updates.append(sent)
             counts.append(float(trained.samples))
         mean = weighted_mean(updates, counts)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from fl_app import client_state
 from fl_app.client_state import ClientState
+from fl_app.defenses import Defense
 from fl_app.messages import Answer, AuditOrder, MessageError, Order, Reply, pack_audit
 from fl_app.models import ModelSpec, build_model
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.training import Job, LocalData, Trained, Trainer, batch_norm, parameters
-from fl_app.transforms import State, Transform, residual_norm
+from fl_app.transforms import State, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, encode
 
@@ -50,7 +51,7 @@ class ClientParts:
 
     model: ModelSpec
     trainer: Trainer
-    transform: Transform
+    defense: Defense
     data_of: Callable[[int, int], LocalData]
     """``data_of(client, num_clients)``"""
     device: torch.device
@@ -99,7 +100,7 @@ class Client:
 
         with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
             trained = self._train(model, weights, buffers, order, audit)
-        memory = state.transform or parts.transform.init(trained.update)
+        memory = state.transform or parts.defense.transform.init(trained.update)
         ctx = RoundContext(
             round=order.round,
             client=self.client,
@@ -107,7 +108,7 @@ class Client:
             weights=weights,
             uncounted=uncounted,
         )
-        sent, memory = parts.transform.apply(trained.update, memory, ctx)
+        sent, memory = parts.defense.transform.apply(trained.update, memory, ctx)
         blob = encode(sent)
         after = _read_buffers(model)
         client_state.save(
@@ -178,6 +179,8 @@ class Client:
         job = Job(
             round=order.round,
             lr=order.lr,
+            generator=generator_for(parts.seed, order.round, self.client, "rules"),
+            rules=parts.defense.rules,
             batch_size=(audit.batch_size or None) if audit is not None else None,
             keep_batches=audit is not None and audit.truth,
         )

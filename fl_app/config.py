@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fl_app.client import ClientParts
 from fl_app.data import Dataset, label_histogram
+from fl_app.defenses import Defense, protect
 from fl_app.models import ModelSpec, build_model
 from fl_app.overrides import ConfigError, compose
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
@@ -43,11 +44,11 @@ def client_parts(overrides: str) -> ClientParts:
     """Build what the clients of this process share."""
     cfg = compose(overrides)
     _prepare_process(cfg)
-    dataset = _dataset(cfg)
+    dataset, defense = _dataset(cfg), _defense(cfg)
     return ClientParts(
-        model=_spec(cfg, dataset),
+        model=_spec(cfg, dataset, defense),
         trainer=_build(cfg, "training"),
-        transform=_build(cfg, "defense"),
+        defense=defense,
         data_of=_local_data(cfg, dataset),
         device=_device(cfg.device),
         dtype=getattr(torch, cfg.dtype),
@@ -62,13 +63,14 @@ def server_parts(overrides: str) -> ServerParts:
     """Build what a server needs, anew: a strategy has a history."""
     cfg = compose(overrides)
     _prepare_process(cfg)
-    dataset = _dataset(cfg)
-    spec = _spec(cfg, dataset)
+    # here too: a defense that cannot be built is an error of the run, not of every client
+    dataset, defense = _dataset(cfg), _defense(cfg)
+    spec = _spec(cfg, dataset, defense)
     with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
         model = build_model(spec, allowed=[spec.target]).to(
             device=_device(cfg.device), dtype=getattr(torch, cfg.dtype)
         )
-    _build(cfg, "defense")  # a defense that cannot be built is an error of the run, not of every client
+    _check_model(defense, model)
     strategy = _build(
         cfg,
         "strategy",
@@ -116,11 +118,27 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
-def _spec(cfg: DictConfig, dataset: Dataset) -> ModelSpec:
+def _defense(cfg: DictConfig) -> Defense:
+    try:
+        return protect(defense=_build(cfg, "defense"))
+    except TypeError as error:
+        raise ConfigError(f"defense: {error}") from error
+
+
+def _check_model(defense: Defense, model: nn.Module) -> None:
+    try:
+        if defense.check is not None:
+            defense.check(model)
+    except ValueError as error:
+        raise ConfigError(f"defense: {error}") from error
+
+
+def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:
     settings = cast(dict[str, Any], OmegaConf.to_container(cfg.model))
     target = settings.pop("_target_")
     shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
-    return ModelSpec(target, settings | shape)
+    spec = ModelSpec(target, settings | shape)
+    return spec if defense.model is None else defense.model(spec)
 
 
 def _dataset(cfg: DictConfig) -> Dataset:

@@ -4,20 +4,28 @@ from fl_app.training import batch_norm
 from fl_app.training.epochs import run_epochs
 from fl_app.training.evaluation import evaluate
 from fl_app.training.gradient import compute_gradient
-from fl_app.training.local_data import Batch, LocalData
+from fl_app.training.local_data import Augment, Batch, LocalData
+from fl_app.training.rules import Differentiate, Loss, Rules, Step, backpropagate, cross_entropy, parameters
 from fl_app.training.schedules import Schedule, constant, piecewise
-from fl_app.training.trainer import Job, Trained, Trainer, parameters
+from fl_app.training.trainer import Job, Trained, Trainer
 
 __all__ = [
+    "Augment",
     "Batch",
+    "Differentiate",
     "Job",
     "LocalData",
+    "Loss",
+    "Rules",
     "Schedule",
+    "Step",
     "Trained",
     "Trainer",
+    "backpropagate",
     "batch_norm",
     "compute_gradient",
     "constant",
+    "cross_entropy",
     "evaluate",
     "parameters",
     "piecewise",

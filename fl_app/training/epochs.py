@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fl_app.training.local_data import Batch, LocalData
-from fl_app.training.trainer import Job, Trained, Trainer, parameters
+from fl_app.training.rules import Step, parameters
+from fl_app.training.trainer import Job, Trained, Trainer
 
 
 def run_epochs(
@@ -35,30 +35,44 @@ def run_epochs(
         raise ValueError(f"run_epochs: weight_decay must be at least 0, got {weight_decay}")
 
     def train(model: nn.Module, data: LocalData, job: Job) -> Trained:
-        weights = parameters(model)
+        rules, weights = job.rules, parameters(model)
         first = next(iter(weights.values()))
         before = {name: p.detach().clone() for name, p in weights.items()}
         optimiser = torch.optim.SGD(
             list(weights.values()), lr=job.lr, momentum=momentum, weight_decay=weight_decay
         )
         samples = min(job.batch_size or len(data), len(data))
-        plan = _batches(data, job.round, samples, min(batch_size, samples), epochs, steps)
+        size = min(batch_size, samples)
+        plan = _batches(data, job.round, samples, size, epochs, steps)
+        rate = min(batch_size, len(data)) / len(data)
+        step = Step(job.generator, expected=size, rate=rate, per_round=len(plan))
         kept: list[Batch] = []
         losses, seen = 0.0, 0
-        for chosen in plan:
-            batch = data.batch(chosen, first.device, first.dtype)
-            optimiser.zero_grad()
-            loss = F.cross_entropy(model(batch.inputs), batch.labels)
-            loss.backward()
+        for planned in plan:
+            chosen = data.draw(rate, job.generator) if rules.poisson and job.batch_size is None else planned
+            batch = data.batch(
+                chosen, first.device, first.dtype, augment=rules.augment, generator=job.generator
+            )
+            loss, grads = rules.differentiate(model, batch, rules.loss, step)
+            for name, p in weights.items():
+                p.grad = grads[name]
             optimiser.step()
             if job.keep_batches and seen < samples:
                 kept.append(batch)
-            losses, seen = losses + float(loss.detach()) * len(chosen), seen + len(chosen)
+            losses, seen = losses + loss * len(planned), seen + len(planned)
+        optimiser.zero_grad()
         update = {name: p.detach() - before[name] for name, p in weights.items()}
         with torch.no_grad():
             for name, p in weights.items():
                 p.copy_(before[name])
-        return Trained(update, samples=samples, steps=len(plan), loss=losses / seen, batches=tuple(kept))
+        return Trained(
+            update,
+            samples=samples,
+            steps=len(plan),
+            rate=rate,
+            loss=losses / seen,
+            batches=tuple(kept),
+        )
 
     return train
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fl_app.training.local_data import LocalData
-from fl_app.training.trainer import Job, Trained, Trainer, parameters
+from fl_app.training.rules import Step, parameters
+from fl_app.training.trainer import Job, Trained, Trainer
 
 
 def compute_gradient(batch_size: int = 32) -> Trainer:
@@ -20,19 +19,22 @@ def compute_gradient(batch_size: int = 32) -> Trainer:
         raise ValueError(f"compute_gradient: batch_size must be at least 1, got {batch_size}")
 
     def train(model: nn.Module, data: LocalData, job: Job) -> Trained:
-        weights = parameters(model)
-        first = next(iter(weights.values()))
+        rules, first = job.rules, next(iter(parameters(model).values()))
         stride = min(batch_size, len(data))
         size = min(job.batch_size or stride, len(data))
-        indices = data.window((job.round - 1) * stride, size)
-        batch = data.batch(indices, first.device, first.dtype)
-        loss = F.cross_entropy(model(batch.inputs), batch.labels)
-        grads = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+        step = Step(job.generator, expected=size, rate=stride / len(data), per_round=1)
+        if rules.poisson and job.batch_size is None:
+            indices = data.draw(step.rate, job.generator)
+        else:
+            indices = data.window((job.round - 1) * stride, size)
+        batch = data.batch(indices, first.device, first.dtype, augment=rules.augment, generator=job.generator)
+        loss, update = rules.differentiate(model, batch, rules.loss, step)
         return Trained(
-            update={name: grad.detach() for name, grad in zip(weights, grads, strict=True)},
-            samples=len(indices),
+            update=update,
+            samples=size,
             steps=0,
-            loss=float(loss.detach()),
+            rate=step.rate,
+            loss=loss,
             batches=(batch,) if job.keep_batches else (),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from fl_app.data import Samples, normalise, pixels
 from fl_app.seeding import generator_for
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Batch:
     inputs: Tensor
     labels: Tensor
     pixels: Tensor
+    trained: Tensor
+    """The pixels that the inputs were made of: ``pixels``, unless they were augmented."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,21 @@ class LocalData:
             start, size = start + len(part), size - len(part)
         return torch.cat(indices)
 
-    def batch(self, indices: Tensor, device: torch.device, dtype: torch.dtype) -> Batch:
-        """Return the samples at ``indices`` on the device."""
+    def draw(self, rate: float, generator: torch.Generator) -> Tensor:
+        """Return the indices of a Poisson draw: each sample is in with chance ``rate``."""
+        return torch.nonzero(torch.rand(len(self), generator=generator, device="cpu") < rate).flatten()
+
+    def batch(
+        self,
+        indices: Tensor,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        augment: Augment | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        """Return the samples at ``indices`` on the device; ``augment`` draws from ``generator``."""
         chosen = self.samples.take(indices)
         shown = pixels(chosen.inputs, device, dtype)
-        return Batch(normalise(shown, self.mean, self.std), chosen.labels.to(device), shown)
+        trained = shown if augment is None or generator is None else augment(shown, generator)
+        return Batch(normalise(trained, self.mean, self.std), chosen.labels.to(device), shown, trained)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from fl_app.training.local_data import Batch, LocalData
+from fl_app.training.rules import Rules
 from fl_app.types import Update
 
 
@@ -17,6 +19,9 @@ class Job:
 
     round: int
     lr: float
+    generator: torch.Generator
+    """For whatever the rules draw."""
+    rules: Rules = field(default_factory=Rules)
     batch_size: int | None = None
     """Overrides the trainer's own, for an audited round."""
     keep_batches: bool = False
@@ -29,8 +34,11 @@ class Trained:
 
     update: Update
     samples: int
+    """The update's weight in the mean; of a Poisson draw the expected number: the drawn one is private."""
     steps: int
     """Local optimiser steps; 0: the update is a gradient."""
+    rate: float
+    """The share of the client's samples that a regular batch has."""
     loss: float
     batches: tuple[Batch, ...] = ()
     """The batches of the first pass over the round's samples, if the job asked for them."""
@@ -41,8 +49,3 @@ Trainer = Callable[[nn.Module, LocalData, Job], Trained]
 
 It may move the model's buffers (BatchNorm does), and leaves its parameters as they were.
 """
-
-
-def parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trained parameters by name, in the model's order."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -76,7 +76,7 @@ def test_the_truth_is_what_the_raw_update_was_computed_from():
 def test_the_defended_observation_is_the_raw_update_through_the_defense():
     parts, auditor, _, text = audited("defense=dgp error_feedback=false", batch_size=1)
     (sighting,) = auditor.sightings
-    transform = client_parts(text).transform
+    transform = client_parts(text).defense.transform
     expected, _ = transform.apply(
         sighting.raw, transform.init(sighting.raw), RoundContext(2, 3, generator_for(0, 2, 3, "x"))
     )
@@ -170,7 +170,9 @@ def test_the_trainers_batch_is_the_audits():
     text = f"{SMALL} batch_size=4"
     parts = client_parts(text)
     trained = parts.trainer(
-        server_parts(text).model, parts.data_of(0, 5), Job(1, 0.1, batch_size=2, keep_batches=True)
+        server_parts(text).model,
+        parts.data_of(0, 5),
+        Job(1, 0.1, torch.Generator(), batch_size=2, keep_batches=True),
     )
     assert trained.samples == 2
     assert len(trained.batches[0].labels) == 2

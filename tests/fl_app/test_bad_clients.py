@@ -146,7 +146,9 @@ def test_an_update_that_was_refused_is_sent_again_with_the_next_one():
 def _raw_gradient(overrides: str, round: int):
     text = f"{SMALL} {overrides}"
     parts = client_parts(text)
-    return parts.trainer(server_parts(text).model.train(), parts.data_of(0, 1), Job(round, 0.1)).update
+    return parts.trainer(
+        server_parts(text).model.train(), parts.data_of(0, 1), Job(round, 0.1, torch.Generator())
+    ).update
 
 
 def test_a_client_that_lost_its_state_asks_for_the_whole_model_and_loses_no_round():

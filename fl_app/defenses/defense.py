@@ -1,0 +1,74 @@
+"""What a client does to keep its data to itself: before, in and after the computation of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import nn
+
+from fl_app.models import ModelSpec
+from fl_app.privacy import Release
+from fl_app.training import Rules
+from fl_app.transforms import Transform, chain, identity
+
+
+@dataclass(frozen=True)
+class Defense:
+    """One defense, whatever it changes. What it leaves alone is None, or as an undefended client has it."""
+
+    transform: Transform = field(default_factory=identity)
+    """Rewrites the update before it leaves."""
+    rules: Rules = field(default_factory=Rules)
+    """How a step of training goes."""
+    model: Callable[[ModelSpec], ModelSpec] | None = None
+    """Another model to be trained instead."""
+    check: Callable[[nn.Module], None] | None = None
+    """Raises a ValueError for a model that cannot be defended in this way."""
+    release: Callable[[float, int], Release] | None = None
+    """What a round of so many steps at such a sampling rate releases; only for differential privacy."""
+
+
+def protect(**parts: Defense | Transform) -> Defense:
+    """Put several defenses to work together; transforms run in the order in which they are written.
+
+    Two parts that change the same thing in training would silently undo each other, and are refused.
+    """
+    defenses = {name: _as_defense(name, part) for name, part in parts.items()}
+    checks = [defense.check for defense in defenses.values() if defense.check is not None]
+
+    def check(model: nn.Module) -> None:
+        for one in checks:
+            one(model)
+
+    rules = {name: defense.rules for name, defense in defenses.items()}
+    return Defense(
+        transform=chain(**{name: defense.transform for name, defense in defenses.items()}),
+        rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
+        check=check,
+        **_changes(Defense(), defenses, ["model", "release"]),
+    )
+
+
+def _as_defense(name: str, part: Defense | Transform) -> Defense:
+    if isinstance(part, Defense):
+        return part
+    if isinstance(part, Transform):
+        return Defense(transform=part)
+    raise TypeError(f"protect: {name!r} must be a Defense or a Transform, got {type(part).__name__}")
+
+
+def _changes(unchanged: object, parts: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that some part changes; no two parts may change the same."""
+    found: dict[str, Any] = {}
+    changed_by: dict[str, str] = {}
+    for part, settings in parts.items():
+        for name in names:
+            value = getattr(settings, name)
+            if value is getattr(unchanged, name):
+                continue
+            if name in found:
+                raise ValueError(f"protect: both {changed_by[name]!r} and {part!r} change {name}")
+            found[name], changed_by[name] = value, part
+    return found

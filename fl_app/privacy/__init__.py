@@ -1,0 +1,5 @@
+"""What was released, and what it costs."""
+
+from fl_app.privacy.events import Release
+
+__all__ = ["Release"]

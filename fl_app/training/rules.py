@@ -1,0 +1,65 @@
+"""How a step of training sees its batch, what it minimises and how it is differentiated.
+
+These are the places where a defense may step in; the trainers only walk through the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_app.training.local_data import Augment, Batch
+from fl_app.types import Update
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+"""The mean loss of a batch, with its graph."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one step's batch was drawn."""
+
+    generator: torch.Generator
+    expected: int
+    """The size of the batch that was asked for; a Poisson draw has it in the mean."""
+    rate: float
+    """The share of the client's samples that a regular batch has."""
+    per_round: int
+    """How many steps a round has."""
+
+
+Differentiate = Callable[[nn.Module, Batch, Loss, Step], tuple[float, Update]]
+"""The loss of a batch and a gradient for every trained parameter."""
+
+
+def parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained parameters by name, in the model's order."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy."""
+    return F.cross_entropy(model(batch.inputs), batch.labels)
+
+
+def backpropagate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:
+    """Return the loss and its plain gradient."""
+    weights = parameters(model)
+    value = loss(model, batch)
+    grads = torch.autograd.grad(value, list(weights.values()), materialize_grads=True)
+    return float(value.detach()), dict(zip(weights, grads, strict=True))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One way to train. The defaults are those of an undefended client."""
+
+    augment: Augment | None = None
+    loss: Loss = cross_entropy
+    differentiate: Differentiate = backpropagate
+    poisson: bool = False
+    """Every sample enters a batch by a draw of its own, as privacy accounting assumes."""
