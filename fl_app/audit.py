@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from fl_app.messages import (
     IDENTIFY,
+    LOCATE,
     TRAIN,
     Answer,
     AuditOrder,
     MessageError,
     Order,
     add_audit_order,
+    read_locations,
     read_order,
     take_audit,
     unpack_identity,
@@ -47,6 +49,10 @@ class Sighting:
     buffers: Update
     update: Update
     sent_buffers: Update
+    locations: Update | None
+    """The positions that the order named."""
+    broadcaster: bool
+    """Whether this client was asked to name them."""
     truth: Truth | None
     raw: Update | None
 
@@ -80,12 +86,13 @@ class Auditor:
         self._model = model
         self._ask = AuditOrder(batch_size=batch_size or 0, truth=True, raw=contrast)
         self._allowed: dict[int, bool] = {}
+        self._broadcasters: set[tuple[int, int]] = set()
         self.sightings: list[Sighting] = []
         self.notes: list[str] = []
 
     def on_send(self, message: Message) -> Message:
         """Ask an attacked client for the truth, if it allows audits."""
-        if message.metadata.message_type == TRAIN:
+        if message.metadata.message_type in (LOCATE, TRAIN):
             order = read_order(message)
             if self._attacks(order) and self._allowed.get(order.client, False):
                 add_audit_order(message, self._ask)
@@ -97,8 +104,10 @@ class Auditor:
             return reply
         if sent.metadata.message_type == IDENTIFY:
             self._learn(reply)
+        elif sent.metadata.message_type == LOCATE:
+            self._broadcasters.add(_key(read_order(sent)))
         elif sent.metadata.message_type == TRAIN and self._attacks(order := read_order(sent)):
-            self._remember(order, reply)
+            self._remember(order, read_locations(sent), reply)
         return reply
 
     def _attacks(self, order: Order) -> bool:
@@ -113,9 +122,11 @@ class Auditor:
         if not identity.allow_audit and _chosen(identity.client, self._clients):
             self.notes.append(f"client {identity.client} does not allow audits: attacks on it are not scored")
 
-    def _remember(self, order: Order, reply: Message) -> None:
+    def _remember(self, order: Order, locations_blob: bytes, reply: Message) -> None:
         weights, buffers = self._model()
+        like = {name: tensor.bool() for name, tensor in weights.items()} if locations_blob else {}
         try:
+            locations = decode(locations_blob, like) if locations_blob else None
             truth, raw = take_audit(reply.content)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
@@ -125,8 +136,10 @@ class Auditor:
                 answer=seen.answer,
                 weights=weights,
                 buffers=buffers,
-                update=decode(seen.update, weights),
+                update=decode(seen.update, weights, within=locations),
                 sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
+                locations=locations,
+                broadcaster=_key(order) in self._broadcasters,
                 truth=truth,
                 raw=_in_order(raw, weights),
             )
@@ -165,7 +178,13 @@ def observe(
         buffers=sighting.sent_buffers or None,
         training=public.training,
         round=sighting.order.round,
+        locations=None if undefended else sighting.locations,
+        broadcaster=None if undefended or sighting.locations is None else sighting.broadcaster,
     )
+
+
+def _key(order: Order) -> tuple[int, int]:
+    return order.round, order.client
 
 
 def _chosen(number: int, chosen: Chosen) -> bool:

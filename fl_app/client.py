@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from fl_app import client_state
-from fl_app.client_state import ClientState
+from fl_app.client_state import ClientState, Work
 from fl_app.defenses import Defense
-from fl_app.messages import Answer, AuditOrder, MessageError, Order, Reply, pack_audit
+from fl_app.messages import (
+    Answer,
+    AuditOrder,
+    LocationQuery,
+    MessageError,
+    Order,
+    Parcel,
+    Reply,
+    pack_audit,
+)
 from fl_app.models import ModelSpec, build_model
 from fl_app.seeding import generator_for, seed_for, seeded
+from fl_app.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Trained, Trainer, batch_norm, parameters
-from fl_app.transforms import State, residual_norm
+from fl_app.transforms import State, corrected, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, encode
 
@@ -26,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Restored:
-    """The weights that this process restored last.
+    """What this process unpacked last.
 
     The clients of one process get the same blob and hold the same weights: one
     of them unpacks, and all of them share the result.
@@ -34,15 +44,15 @@ class Restored:
 
     blob: bytes | None = None
     base: Update = field(default_factory=dict)
-    weights: Update = field(default_factory=dict)
+    result: Update = field(default_factory=dict)
 
     def get(self, blob: bytes, base: Update, restore: Callable[[], Update]) -> Update:
         """Return what ``restore`` gives for ``blob`` on top of ``base``."""
         same = blob is self.blob and base.keys() == self.base.keys()
         if not (same and all(tensor is self.base[name] for name, tensor in base.items())):
-            self.weights = restore()
+            self.result = restore()
             self.blob, self.base = blob, base
-        return self.weights
+        return self.result
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,8 @@ class ClientParts:
     bn: str = "sync"
     pin_model: bool = False
     models: dict[str, nn.Module] = field(default_factory=dict)
-    restored: Restored = field(default_factory=lambda: Restored())
+    restored: Restored = field(default_factory=Restored)
+    located: Restored = field(default_factory=Restored)
 
 
 @dataclass(frozen=True)
@@ -73,63 +84,95 @@ class Client:
     num_clients: int
     allow_audit: bool
 
-    def answer(
-        self,
-        order: Order,
-        model_blob: bytes,
-        buffers_blob: bytes,
-        audit: AuditOrder | None,
-        records: RecordDict,
-    ) -> tuple[Reply, ConfigRecord | None]:
-        """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
-        if order.client != self.client:
-            raise MessageError(f"client {self.client}: got an order for client {order.client}")
-        if audit is not None and not self.allow_audit:
-            raise PermissionError(
-                f"client {self.client}: refuses the audit: its node-config does not have allow-audit=true"
-            )
-        parts = self.parts
-        model = self._model(order)
-        state = client_state.load(records, order.model_hash, parts.device)
-        if order.base >= 0 and state.version != order.base:
-            logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
-            return Reply(Answer(order.round, self.client, need_model=True)), None
-        weights = self._weights(order, model_blob, state, model)
-        buffers = self._buffers(buffers_blob, state, model)
-        uncounted = self._uncounted(order, state, weights)
+    def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
+        """Name the largest entries of what is to be pruned; the training order of this round comes later.
 
-        with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
-            trained = self._train(model, weights, buffers, order, audit)
-        memory = state.transform or parts.defense.transform.init(trained.update)
-        ctx = RoundContext(
-            round=order.round,
-            client=self.client,
-            generator=generator_for(parts.seed, order.round, self.client, "transform"),
-            weights=weights,
-            uncounted=uncounted,
-        )
-        sent, memory = parts.defense.transform.apply(trained.update, memory, ctx)
-        blob = encode(sent)
-        after = _read_buffers(model)
+        The gradient is kept until then: the data is gone through once.
+        """
+        order = self._accept(parcel)
+        if not 0 < query.share <= 1:
+            raise MessageError(f"client {self.client}: share must be in (0, 1], got {query.share}")
+        start = self._start(parcel, client_state.load(records, order.model_hash, self.parts.device))
+        if start is None:
+            return Reply(Answer(order.round, self.client, need_model=True))
+        work = self._work(start, parcel)
+        pruned = corrected(work.update, start.memory(work, self.parts.defense), self._context(order, start))
+        counts = location_counts(pruned, query.share, query.min_size)
+        named = {name: largest(tensor, counts[name]) for name, tensor in pruned.items()}
+        kept = replace(start.state, version=order.version, weights=start.weights, work=work)
+        client_state.save(records, order.model_hash, kept)
+        return Reply(Answer(order.round, self.client, work.samples, work.steps), encode(named))
+
+    def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
+        """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
+        parts, order = self.parts, self._accept(parcel)
+        start = self._start(parcel, client_state.load(records, order.model_hash, parts.device))
+        if start is None:
+            return Reply(Answer(order.round, self.client, need_model=True)), None
+        kept = start.state.work
+        work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
+        locations = self._locations(parcel, start)
+        ctx = replace(self._context(order, start), locations=locations or None)
+        sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
+        blob = encode(sent, within=locations)
         client_state.save(
             records,
             order.model_hash,
             ClientState(
                 version=order.version if order.keep else -1,
-                weights=weights if order.keep else {},
-                buffers=after if parts.bn == "local" else {},
+                weights=start.weights if order.keep else {},
+                buffers=work.buffers if parts.bn == "local" else {},
                 transform=memory,
                 sent_round=order.round,
                 sent_blob=blob if _remembers(memory) else b"",
+                locations=locations,
             ),
         )
+        release = parts.defense.release
         reply = Reply(
-            answer=Answer(order.round, self.client, trained.samples, trained.steps),
+            answer=Answer(order.round, self.client, work.samples, work.steps),
             update=blob,
-            buffers=encode(after) if after and parts.bn == "sync" else b"",
-            metrics=_metrics(trained, memory),
+            buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
+            # what was measured on the data itself would leave without noise
+            metrics=_metrics(work, memory) if release is None else {},
+            release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
-        return reply, _evidence(audit, trained) if audit is not None else None
+        return reply, _evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _accept(self, parcel: Parcel) -> Order:
+        """Return the order, unless it is not for this client or asks for what it does not give."""
+        if parcel.order.client != self.client:
+            raise MessageError(f"client {self.client}: got an order for client {parcel.order.client}")
+        if parcel.audit is not None and not self.allow_audit:
+            raise PermissionError(
+                f"client {self.client}: refuses the audit: its node-config does not have allow-audit=true"
+            )
+        return parcel.order
+
+    def _start(self, parcel: Parcel, state: ClientState) -> _Start | None:
+        """Return what the round starts from, or None if the whole model is needed first."""
+        order = parcel.order
+        model = self._model(order)
+        if order.base >= 0 and state.version != order.base:
+            logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
+            return None
+        weights = self._weights(order, parcel.model, state, model)
+        buffers = self._buffers(parcel.buffers, state, model)
+        return _Start(model, state, weights, buffers, self._uncounted(order, state, weights))
+
+    def _context(self, order: Order, start: _Start) -> RoundContext:
+        return RoundContext(
+            round=order.round,
+            client=self.client,
+            generator=generator_for(self.parts.seed, order.round, self.client, "transform"),
+            weights=start.weights,
+            uncounted=start.uncounted,
+        )
+
+    def _locations(self, parcel: Parcel, start: _Start) -> Update:
+        blob = parcel.locations
+        like = {name: tensor.bool() for name, tensor in start.weights.items()} if blob else {}
+        return self.parts.located.get(blob, {}, lambda: decode(blob, like)) if blob else {}
 
     def _model(self, order: Order) -> nn.Module:
         """Return this process's instance of the model that the order names."""
@@ -155,7 +198,11 @@ class Client:
         if order.base < 0:
             like = {name: p.detach() for name, p in parameters(model).items()}
             return self.parts.restored.get(blob, {}, lambda: decode(blob, like))
-        return self.parts.restored.get(blob, state.weights, lambda: apply_change(state.weights, blob))
+        if order.base == order.version:
+            return state.weights
+        return self.parts.restored.get(
+            blob, state.weights, lambda: apply_change(state.weights, blob, within=state.locations)
+        )
 
     def _buffers(self, blob: bytes, state: ClientState, model: nn.Module) -> Update:
         own = _read_buffers(model)
@@ -167,15 +214,14 @@ class Client:
         if not state.sent_blob or state.sent_round == order.counted:
             return None
         logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
-        return decode(state.sent_blob, weights)
+        return decode(state.sent_blob, weights, within=state.locations)
 
-    def _train(
-        self, model: nn.Module, weights: Update, buffers: Update, order: Order, audit: AuditOrder | None
-    ) -> Trained:
-        parts = self.parts
+    def _work(self, start: _Start, parcel: Parcel) -> Work:
+        """Compute the update."""
+        parts, order, audit, model = self.parts, parcel.order, parcel.audit, start.model
         with torch.no_grad():
             for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
-                tensor.copy_(weights[name] if name in weights else buffers[name])
+                tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
         job = Job(
             round=order.round,
             lr=order.lr,
@@ -184,7 +230,33 @@ class Client:
             batch_size=(audit.batch_size or None) if audit is not None else None,
             keep_batches=audit is not None and audit.truth,
         )
-        return parts.trainer(model, parts.data_of(self.client, self.num_clients), job)
+        with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
+            trained = parts.trainer(model, parts.data_of(self.client, self.num_clients), job)
+        return Work(
+            round=order.round,
+            update=trained.update,
+            buffers=_read_buffers(model),
+            samples=trained.samples,
+            steps=trained.steps,
+            rate=trained.rate,
+            loss=trained.loss,
+            truth=_truth(trained) if trained.batches else None,
+        )
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a client's round starts from."""
+
+    model: nn.Module
+    state: ClientState
+    weights: Update
+    buffers: Update
+    uncounted: Update | None
+
+    def memory(self, work: Work, defense: Defense) -> State:
+        """Return the transform's state."""
+        return self.state.transform or defense.transform.init(work.update)
 
 
 def _read_buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -203,16 +275,18 @@ def _remembers(state: State) -> bool:
     return any(isinstance(node, Tensor) or _remembers(node) for node in state.values())
 
 
-def _metrics(trained: Trained, memory: State) -> dict[str, float]:
+def _metrics(work: Work, memory: State) -> dict[str, float]:
     residual = residual_norm(memory)
-    return {"loss": trained.loss} | ({} if residual is None else {"residual_norm": residual})
+    return {"loss": work.loss} | ({} if residual is None else {"residual_norm": residual})
 
 
-def _evidence(audit: AuditOrder, trained: Trained) -> ConfigRecord:
-    truth = None
-    if audit.truth:
-        truth = Truth(
-            inputs=torch.cat([batch.pixels for batch in trained.batches]).cpu(),
-            labels=torch.cat([batch.labels for batch in trained.batches]).cpu(),
-        )
-    return pack_audit(truth, trained.update if audit.raw else None)
+def _truth(trained: Trained) -> Truth:
+    def joined(part: str) -> Tensor:
+        return torch.cat([getattr(batch, part) for batch in trained.batches]).cpu()
+
+    augmented = any(batch.trained is not batch.pixels for batch in trained.batches)
+    return Truth(joined("pixels"), joined("labels"), joined("trained") if augmented else None)
+
+
+def _evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
+    return pack_audit(work.truth if audit.truth else None, work.update if audit.raw else None)

@@ -9,7 +9,13 @@ from flwr.clientapp import ClientApp
 
 from fl_app.client import Client
 from fl_app.config import client_parts
-from fl_app.messages import Identity, pack_identity, pack_reply, unpack_order
+from fl_app.messages import (
+    Identity,
+    pack_identity,
+    pack_reply,
+    read_query,
+    unpack_order,
+)
 
 app = ClientApp()
 
@@ -21,13 +27,23 @@ def identify(message: Message, context: Context) -> Message:
     return Message(pack_identity(Identity(client, num_clients, _allows_audit(context))), reply_to=message)
 
 
+@app.query("locate")
+def locate(message: Message, context: Context) -> Message:
+    """Name the largest entries of this round's update."""
+    reply = _client(context).locate(unpack_order(message), read_query(message), context.state)
+    return Message(pack_reply(reply), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
-    overrides = str(context.run_config.get("overrides", ""))
-    client = Client(client_parts(overrides), *_partition(context), _allows_audit(context))
-    reply, evidence = client.answer(*unpack_order(message), context.state)
+    reply, evidence = _client(context).answer(unpack_order(message), context.state)
     return Message(pack_reply(reply, evidence), reply_to=message)
+
+
+def _client(context: Context) -> Client:
+    overrides = str(context.run_config.get("overrides", ""))
+    return Client(client_parts(overrides), *_partition(context), _allows_audit(context))
 
 
 def _partition(context: Context) -> tuple[int, int]:

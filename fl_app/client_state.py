@@ -7,7 +7,7 @@ starts from nothing and never touches the honest residual or version.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -15,9 +15,25 @@ from torch import Tensor
 
 from fl_app.held_tensor import hold, release
 from fl_app.transforms import State
-from fl_app.types import Update
+from fl_app.types import Truth, Update
 
 _SEPARATOR = "/"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client computed in a round, before its defense rewrites the update."""
+
+    round: int
+    update: Update
+    buffers: Update
+    """The model's buffers afterwards."""
+    samples: int
+    steps: int
+    rate: float
+    loss: float
+    truth: Truth | None = None
+    """For an audit."""
 
 
 @dataclass
@@ -33,6 +49,10 @@ class ClientState:
     """The last round in which an update was sent; 0: none."""
     sent_blob: bytes = b""
     """That update as it was sent, to be added back if the server did not count it."""
+    locations: Update = field(default_factory=dict)
+    """Where the last training order said that updates may be non-zero: the model's next change lies there."""
+    work: Work | None = None
+    """Computed to name locations, to be sent when the training order of the same round comes."""
 
 
 def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
@@ -52,6 +72,8 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
         transform=_unflatten(tensors("transform")),
         sent_round=cast(int, meta["sent_round"]),
         sent_blob=cast(bytes, meta["sent_blob"]),
+        locations=tensors("locations"),
+        work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
     )
 
 
@@ -63,6 +85,31 @@ def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
     records[_name(model_hash, "weights")] = hold(state.weights)
     records[_name(model_hash, "buffers")] = hold(state.buffers)
     records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
+    records[_name(model_hash, "locations")] = hold(state.locations)
+    for part in ("work", "work_tensors"):
+        records.pop(_name(model_hash, part), None)
+    if state.work is not None:
+        numbers, tensors = _split_work(state.work)
+        records[_name(model_hash, "work")] = ConfigRecord(numbers)
+        records[_name(model_hash, "work_tensors")] = hold(tensors)
+
+
+def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
+    """Return the numbers and the tensors of ``work``."""
+    fields = vars(work)
+    numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
+    truth = {} if work.truth is None else {k: v for k, v in vars(work.truth).items() if v is not None}
+    tensors: State = {"update": {**work.update}, "buffers": {**work.buffers}, "truth": {**truth}}
+    return numbers, _flatten(tensors)
+
+
+def _load_work(record: object, tensors: Update) -> Work | None:
+    if not isinstance(record, ConfigRecord):
+        return None
+    parts = cast(dict[str, Update], _unflatten(tensors))
+    truth = Truth(**parts["truth"]) if parts["truth"] else None
+    numbers = cast(dict[str, Any], dict(record.items()))
+    return Work(update=parts["update"], buffers=parts["buffers"], truth=truth, **numbers)
 
 
 def _name(model_hash: str, part: str) -> str:

@@ -99,9 +99,13 @@ class _RoundEnd:
         if server_round % config["evaluate_every"] == 0 or server_round == config["rounds"]:
             accuracy, loss = self._evaluate(arrays)
             self._accuracy = accuracy
+            self.parts.strategy.measure_bounds()
             logger.info("round %d: accuracy %.4f, loss %.4f", server_round, accuracy, loss)
-        self.results.add_round(self.parts.strategy.records[-1], accuracy=accuracy, loss=loss, seconds=seconds)
-        self.advance(server_round, "" if self._accuracy is None else f"accuracy {self._accuracy:.1%}")
+        record = self.parts.strategy.records[-1]
+        self.results.add_round(record, accuracy=accuracy, loss=loss, seconds=seconds)
+        shown = [] if self._accuracy is None else [f"accuracy {self._accuracy:.1%}"]
+        shown += [] if record.epsilon is None else [f"ε {record.epsilon:.2f}"]
+        self.advance(server_round, ", ".join(shown))
         self._start = time.perf_counter()
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 

@@ -13,7 +13,7 @@ from fl_app.config import ServerParts
 from fl_app.progress import track
 from fl_app.report import save_images
 from fl_app.results import Results
-from fl_app.types import Observation
+from fl_app.types import Observation, Truth
 
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
@@ -60,6 +60,7 @@ def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Pa
         "round": sighting.order.round,
         "client": sighting.order.client,
         "batch_size": sighting.answer.samples,
+        "broadcaster": observation.broadcaster,
         "granted": _granted(observation),
         "labels_from": "granted" if observation.labels is not None else "inferred",
         "objective": getattr(result, "objective", None),
@@ -94,9 +95,14 @@ def _granted(observation: Observation) -> dict[str, Any]:
 
 
 def _scores(result: Any, sighting: Sighting, parts: ServerParts) -> dict[str, Any]:
-    if sighting.truth is None:
+    """Score against the client's own samples and, where it trained on others, against those too."""
+    truth = sighting.truth
+    if truth is None:
         return dict(_UNSCORED)
-    return _UNSCORED | dict(parts.score(result, sighting.truth))
+    scores = _UNSCORED | dict(parts.score(result, truth))
+    if truth.trained is not None:
+        scores["trained"] = dict(parts.score(result, Truth(truth.trained, truth.labels)))
+    return scores
 
 
 def _pictures(

@@ -17,17 +17,20 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fl_app.flwr_internals import serialised_size
+from fl_app.privacy import Release
 from fl_app.types import Truth
 
 IDENTIFY = "query.identify"
+LOCATE = "query.locate"
 TRAIN = "train"
 
 _ORDER, _ANSWER, _IDENTITY = "order", "answer", "identity"
-_MODEL, _UPDATE, _BUFFERS = "model", "update", "buffers"
+_MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
+_QUERY, _RELEASE = "query", "release"
 _METRICS, _AUDIT = "metrics", "audit"
 _BLOB = "blob"
 
-Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder")
+Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", Release)
 
 
 class MessageError(ValueError):
@@ -87,33 +90,80 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class LocationQuery:
+    """Which of its largest entries a client is to name: ``share`` of every tensor, small ones whole."""
+
+    share: float
+    min_size: int
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An order with everything that came along."""
+
+    order: Order
+    model: bytes
+    buffers: bytes = b""
+    locations: bytes = b""
+    """The only positions at which the update may be non-zero; b"": anywhere."""
+    audit: AuditOrder | None = None
+
+
+@dataclass(frozen=True)
 class Reply:
     """A client's answer with everything that came along."""
 
     answer: Answer
     update: bytes = b""
+    """The update, or the locations if those were asked for."""
     buffers: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    release: Release | None = None
+    """What the update reveals by the rules of differential privacy, if it does."""
 
 
 _TYPES: dict[type, dict[str, Any]] = {
-    kind: {field.name: field.type for field in fields(kind)} for kind in (Order, Answer, Identity, AuditOrder)
+    kind: {field.name: field.type for field in fields(kind)}
+    for kind in (Order, Answer, Identity, AuditOrder, LocationQuery, Release)
 }
 
 
-def pack_order(order: Order, model: ConfigRecord, buffers: ConfigRecord | None = None) -> RecordDict:
-    """Pack an order; ``model`` and ``buffers`` are `pack_blob` records that all clients share."""
+def pack_order(
+    order: Order,
+    model: ConfigRecord,
+    buffers: ConfigRecord | None = None,
+    locations: ConfigRecord | None = None,
+) -> RecordDict:
+    """Pack an order; all but the order are `pack_blob` records that all clients share."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
     if buffers is not None:
         content[_BUFFERS] = buffers
+    if locations is not None:
+        content[_LOCATIONS] = locations
     return content
 
 
-def unpack_order(message: Message) -> tuple[Order, bytes, bytes, AuditOrder | None]:
-    """Return the order, the model's blob, the buffers' blob (or b"") and the audit order."""
+def unpack_order(message: Message) -> Parcel:
+    """Return the order and what came along, checked."""
     content = message.content
-    audit = _unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None
-    return read_order(message), _blob(content, _MODEL), _blob(content, _BUFFERS, b""), audit
+    return Parcel(
+        order=read_order(message),
+        model=_blob(content, _MODEL),
+        buffers=_blob(content, _BUFFERS, b""),
+        locations=read_locations(message),
+        audit=_unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None,
+    )
+
+
+def add_query(content: RecordDict, query: LocationQuery) -> RecordDict:
+    """Turn the content of an order into that of a query for locations."""
+    content[_QUERY] = _pack(query)
+    return content
+
+
+def read_query(message: Message) -> LocationQuery:
+    """Return the query in a message that asks for locations."""
+    return _unpack(message.content, _QUERY, LocationQuery)
 
 
 def pack_blob(blob: bytes) -> ConfigRecord:
@@ -133,6 +183,8 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
         content[_UPDATE] = pack_blob(reply.update)
     if reply.buffers:
         content[_BUFFERS] = pack_blob(reply.buffers)
+    if reply.release is not None:
+        content[_RELEASE] = _pack(reply.release)
     if audit is not None:
         content[_AUDIT] = audit
     return content
@@ -148,6 +200,7 @@ def unpack_reply(message: Message) -> Reply:
         update=b"" if answer.need_model else _blob(content, _UPDATE),
         buffers=_blob(content, _BUFFERS, b""),
         metrics=_numbers(metrics) if isinstance(metrics, MetricRecord) else {},
+        release=_unpack(content, _RELEASE, Release) if _RELEASE in content else None,
     )
 
 
@@ -165,7 +218,8 @@ def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigR
     """Pack what an audited client reveals beside its update: safetensors, never pickle."""
     record = ConfigRecord()
     if truth is not None:
-        record["truth"] = save({"inputs": truth.inputs.contiguous(), "labels": truth.labels.contiguous()})
+        shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}
+        record["truth"] = save({name: tensor.contiguous() for name, tensor in shown.items()})
     if raw is not None:
         record["raw"] = save({name: tensor.contiguous() for name, tensor in raw.items()})
     return record
@@ -179,6 +233,11 @@ def add_audit_order(message: Message, audit: AuditOrder) -> None:
 def read_order(message: Message) -> Order:
     """Return the order in a training message."""
     return _unpack(message.content, _ORDER, Order)
+
+
+def read_locations(message: Message) -> bytes:
+    """Return the locations that came with an order, or b""."""
+    return _blob(message.content, _LOCATIONS, b"")
 
 
 def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:
@@ -211,7 +270,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     for name, record in content.items():
         if name == _AUDIT:
             continue
-        if name not in (_MODEL, _BUFFERS):
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS):
             total += serialised_size(RecordDict({name: record}))
             continue
         if id(record) not in known:
@@ -224,7 +283,7 @@ def _numbers(metrics: MetricRecord) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-def _pack(header: Order | Answer | Identity | AuditOrder) -> ConfigRecord:
+def _pack(header: Order | Answer | Identity | AuditOrder | LocationQuery | Release) -> ConfigRecord:
     return ConfigRecord(vars(header))
 
 
@@ -240,7 +299,10 @@ def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
             raise MessageError(
                 f"message: {name}.{key} must be {type_name}, got {type(record[key]).__name__} {record[key]!r}"
             )
-    return kind(**dict(record.items()))  # type: ignore[arg-type]
+    try:
+        return kind(**dict(record.items()))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise MessageError(f"message: record {name!r} cannot be: {error}") from error
 
 
 def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes:

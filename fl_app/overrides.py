@@ -159,8 +159,15 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
 
 
 def _nearest(word: str, choices: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    close = difflib.get_close_matches(word, choices)
+    if not close:
+        return ""
+
+    def likeness(choice: str) -> tuple[float, int]:
+        # two letters in the wrong order are more likely than three that are missing
+        return difflib.SequenceMatcher(None, choice, word).ratio(), -abs(len(choice) - len(word))
+
+    return f" (did you mean {max(close, key=likeness)}?)"
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -190,6 +197,9 @@ def _check(config: Mapping[str, Any]) -> None:
             value = value[part]
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    choices = config["choices"]
+    if choices["defense"] == "adgp" and choices["strategy"] != "fed_sgd":
+        raise ConfigError(f"strategy: defense=adgp brings its own, got strategy={choices['strategy']}")
 
 
 def _whole(least: int) -> Callable[[Any], bool]:

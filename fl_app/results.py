@@ -50,7 +50,7 @@ class Results:
     ) -> None:
         """Add a round's row."""
         row = {"round": record.round, "accuracy": accuracy, "loss": loss} | asdict(record)
-        self.content["rounds"].append(row | {"epsilon": None, "epsilon_server": None, "seconds": seconds})
+        self.content["rounds"].append(row | {"seconds": seconds})
         if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
             self.save()
 
@@ -81,11 +81,15 @@ class Results:
                 "dense_bytes",
             )
         }
+        epsilon = rounds[-1]["epsilon"] if rounds else None
         return {
             "accuracy": accuracies[-1] if accuracies else None,
             "best_accuracy": max(accuracies, default=None),
             **totals,
-            "epsilon": rounds[-1]["epsilon"] if rounds else None,
+            "epsilon": epsilon,
+            "epsilon_server": rounds[-1]["epsilon_server"] if rounds else None,
+            # dp_sgd alone accounts so far, and it protects records
+            "epsilon_unit": None if epsilon is None else "record",
             "seconds": time.perf_counter() - self._start,
         }
 

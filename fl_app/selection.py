@@ -52,6 +52,17 @@ def between(tensor: Tensor, *, top: int, bottom: int) -> Tensor:
     return (_first(magnitudes, n - bottom) & ~_first(magnitudes, top)).view(tensor.shape)
 
 
+def location_counts(shapes: Mapping[str, Tensor], share: float, min_size: int) -> dict[str, int]:
+    """Return how many positions of every tensor a broadcast of ``share`` of them names.
+
+    A tensor with fewer than ``min_size`` entries is named whole.
+    """
+    return {
+        name: n if (n := tensor.numel()) < min_size else min(n, max(1, floor_count(share, n)))
+        for name, tensor in shapes.items()
+    }
+
+
 def keep_only(tensor: Tensor, mask: Tensor) -> Tensor:
     """Return ``tensor`` with exactly 0.0 outside ``mask``."""
     # not a product: -1 * False is -0.0, and inf * False is NaN

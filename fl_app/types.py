@@ -58,6 +58,10 @@ class Observation:
     training: bool | None = None
     """Whether the client computed in train mode."""
     round: int | None = None
+    locations: Mapping[str, Tensor] | None = None
+    """Boolean masks: the only positions at which this round's updates could be non-zero (ADGP)."""
+    broadcaster: bool | None = None
+    """Whether this client named them: then they are the largest entries of what it pruned."""
     history: Sequence[Observation] = field(default=())
     """Earlier rounds of the same client, oldest first."""
 
@@ -69,3 +73,5 @@ class Truth:
     inputs: Tensor
     """Pixels in [0, 1] (N, C, H, W), before normalisation."""
     labels: Tensor
+    trained: Tensor | None = None
+    """The pixels that the update was computed on, where a defense put others in the inputs' place."""

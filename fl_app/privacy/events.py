@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -15,3 +16,16 @@ class Release:
     """The noise's standard deviation over the clipping bound."""
     steps: int
     delta: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no mechanism could have released: it would be accounted for as something harmless."""
+        if not 0 < self.sample_rate <= 1:
+            raise ValueError(f"Release: sample_rate must be in (0, 1], got {self.sample_rate}")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ValueError(
+                f"Release: noise_multiplier must be finite and at least 0, got {self.noise_multiplier}"
+            )
+        if self.steps < 1:
+            raise ValueError(f"Release: steps must be at least 1, got {self.steps}")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"Release: delta must be in (0, 1), got {self.delta}")

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from flwr.app import ConfigRecord
 from torch import Tensor
 
-from fl_app.messages import pack_blob
+from fl_app.messages import blob_size, pack_blob
 from fl_app.types import Update
 from fl_app.wire import encode, encode_change
+from fl_app.wire.bound import change_bound, entropy_bound
 
 MODES = ("change", "full")
 
@@ -27,30 +28,53 @@ class Downlink:
         self.version = -1
         self._weights: Update = {}
         self._previous: Update = {}
+        self._within: Mapping[str, Tensor] | None = None
         self._held: dict[int, int] = {}
-        self._packed: dict[str, ConfigRecord] = {}
+        self._packed: dict[int, ConfigRecord] = {}
 
-    def publish(self, weights: Update, version: int) -> None:
-        """Make ``weights`` the current version."""
+    def publish(self, weights: Update, version: int, within: Mapping[str, Tensor] | None = None) -> None:
+        """Make ``weights`` the current version; clients know that they changed only ``within`` the masks."""
         self._previous = self._weights if version == self.version + 1 else {}
-        self._weights, self.version = weights, version
+        self._weights, self.version, self._within = weights, version, within
         self._packed = {}
 
     def base_for(self, client: int) -> int:
         """Return the version that a packed change for ``client`` starts from, or -1 for the whole model."""
-        holds_previous = self._held.get(client) == self.version - 1 and bool(self._previous)
-        return self.version - 1 if self.mode == "change" and holds_previous else -1
+        held = self._held.get(client, -1)
+        holds_previous = held == self.version - 1 and bool(self._previous)
+        return held if held == self.version or (self.mode == "change" and holds_previous) else -1
 
     def blob(self, base: int) -> ConfigRecord:
         """Return the record that brings a client from ``base`` to the current version."""
-        kind = "full" if base < 0 else "change"
-        if kind not in self._packed:
-            packed = encode(self._weights) if base < 0 else encode_change(self._weights, self._previous)
-            self._packed[kind] = pack_blob(packed)
-        return self._packed[kind]
+        if base not in self._packed:
+            self._packed[base] = pack_blob(self._pack(base))
+        return self._packed[base]
+
+    def _pack(self, base: int) -> bytes:
+        if base < 0:
+            return encode(self._weights)
+        if base == self.version:
+            return b""
+        return encode_change(self._weights, self._previous, within=self._within)
+
+    def to_bound(self, locations: Mapping[str, Tensor] | None, extra: int) -> float | None:
+        """Return the bytes of the current download over their entropy bound.
+
+        The download is the change, if one was packed, else the whole model, and with
+        ``locations`` their ``extra`` bytes.
+        """
+        base = self.version - 1 if self.version - 1 in self._packed else -1
+        if base not in self._packed:
+            return None
+        if base < 0:
+            bound = entropy_bound(self._weights)
+        else:
+            bound = change_bound(self._weights, self._previous, within=self._within)
+        bound += entropy_bound(locations) if locations else 0.0
+        return (blob_size(self._packed[base]) + extra) / bound if bound else None
 
     def confirm(self, client: int) -> None:
-        """Note that ``client`` has worked with the current version."""
+        """Note that ``client`` has worked with the current version and holds it."""
         self._held[client] = self.version
 
     def forget(self, client: int) -> None:

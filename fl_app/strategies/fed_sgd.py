@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 from fl_app.held_tensor import hold, release
 from fl_app.messages import (
     TRAIN,
+    LocationQuery,
     MessageError,
     Order,
     Reply,
+    add_query,
     blob_size,
     content_bytes,
     pack_blob,
@@ -24,6 +27,7 @@ from fl_app.messages import (
     unpack_reply,
 )
 from fl_app.models import ModelSpec
+from fl_app.privacy import Ledger, Release
 from fl_app.strategies.aggregate import first_bad_tensor, weighted_mean
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.record import Failure, RoundRecord
@@ -31,6 +35,7 @@ from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode, encode
+from fl_app.wire.bound import entropy_bound
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +79,8 @@ class FedSGD(Strategy):
         self.records: list[RoundRecord] = []
         self.weights: Update = {}
         self.buffers: Update = {}
+        self.within: Update | None = None
+        """The only positions at which this round's updates may be non-zero; None: anywhere."""
         self.roster = Roster(clients, wait=wait, answer_within=timeout)
         if downlink == "auto":
             downlink = "change" if fraction == 1 else "full"
@@ -86,10 +93,17 @@ class FedSGD(Strategy):
         self._velocity: Update = {}
         self._counted: dict[int, int] = {}
         self._sampled: dict[int, int] = {}
+        self._locations: ConfigRecord | None = None
+        self._sample: tuple[Update, int] | None = None
+        self._ledger = Ledger()
+        self._releases: dict[int, Release] = {}
         self._grid: Grid | None = None
 
-    # What a strategy of this family may change: what is ordered, how updates are
-    # combined, how the model moves.
+    # What a strategy of this family may change: what happens before the orders, what is
+    # ordered, how updates are combined, how the model moves.
+
+    def prepare(self, server_round: int, grid: Grid) -> None:
+        """Do what must be done before the orders go out; whom the round shall do without is left out."""
 
     def order(self, server_round: int, client: int, base: int) -> Order:
         """Return what ``client`` is told to do."""
@@ -133,32 +147,25 @@ class FedSGD(Strategy):
         """Order this round's clients to train on the current model."""
         self._grid = grid
         self._adopt(arrays)
-        self.downlink.publish(self.weights, server_round - 1)
+        self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
         cohort = sample(list(present), self.fraction, seed=self._seed, round=server_round)
         self._sampled = {client: present[client] for client in cohort}
         self.records.append(RoundRecord(server_round))
         if not cohort:
             self._note("no client is there")
-        return self._messages(server_round, {c: self.downlink.base_for(c) for c in cohort})
+        self.prepare(server_round, grid)
+        return self._messages(TRAIN, server_round, {c: self.downlink.base_for(c) for c in self._sampled})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the good updates and move the model; name the clients whose update was none."""
         record = self.records[-1]
-        good, lacking = self._sort(server_round, replies)
-        if lacking and self._grid is not None:
-            messages = self._messages(server_round, dict.fromkeys(lacking, -1))
-            answered, still_lacking = self._sort(
-                server_round, self._grid.send_and_receive(messages, timeout=self._timeout)
-            )
-            good |= answered
-            for client in still_lacking:
-                self._fail(client, "asked for the whole model again after it was sent")
-        failed = {failure.client for failure in record.failures}
-        for client in self._sampled.keys() - good.keys() - failed:
+        good = self._collect(TRAIN, server_round, replies)
+        for client in self._sampled.keys() - good.keys() - {failure.client for failure in record.failures}:
             self._fail(client, "no answer in time")
+        self._charge(good)
 
         updates: dict[int, Update] = {}
         buffers: dict[int, Update] = {}
@@ -169,6 +176,7 @@ class FedSGD(Strategy):
                 self._fail(client, str(error))
         record.failures.sort(key=lambda failure: failure.client)
         clients = sorted(updates)
+        self._sample = (updates[clients[0]], len(good[clients[0]].update)) if clients else None
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not clients:
@@ -210,6 +218,14 @@ class FedSGD(Strategy):
             self.downlink.mode,
         )
 
+    def measure_bounds(self) -> None:
+        """Note how far the current round's messages are from their entropy bound; this takes a while."""
+        record, extra = self.records[-1], blob_size(self._locations) if self._locations else 0
+        if self._sample is not None:
+            update, size = self._sample
+            record.uplink_to_bound = size / (entropy_bound(update, within=self.within) or math.nan)
+            record.downlink_to_bound = self.downlink.to_bound(self.within, extra)
+
     # The moves between the two.
 
     def _adopt(self, arrays: ArrayRecord) -> None:
@@ -217,18 +233,38 @@ class FedSGD(Strategy):
         self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
         self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
 
-    def _messages(self, server_round: int, bases: dict[int, int]) -> list[Message]:
-        """Make a training message for every client, given the version that it builds on."""
+    def _messages(
+        self, kind: str, server_round: int, bases: dict[int, int], query: LocationQuery | None = None
+    ) -> list[Message]:
+        """Make an order for every client, given the version that it builds on."""
         record, known = self.records[-1], dict[int, int]()
         buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
         messages = []
         for client, base in bases.items():
             model = self.downlink.blob(base)
-            content = pack_order(self.order(server_round, client, base), model, buffers)
+            locations = self._locations if kind == TRAIN else None
+            content = pack_order(self.order(server_round, client, base), model, buffers, locations)
+            if query is not None:
+                add_query(content, query)
             record.downlink_bytes += content_bytes(content, known)
-            record.downlink_blob_bytes += blob_size(model)
-            messages.append(Message(content, self._sampled[client], TRAIN))
+            record.downlink_blob_bytes += blob_size(model) + (blob_size(locations) if locations else 0)
+            messages.append(Message(content, self._sampled[client], kind))
         return messages
+
+    def _collect(
+        self, kind: str, server_round: int, replies: Iterable[Message], query: LocationQuery | None = None
+    ) -> dict[int, Reply]:
+        """Return answers by client; who lacks the model gets it, and is waited for once more."""
+        good, lacking = self._sort(server_round, replies)
+        if lacking and self._grid is not None:
+            messages = self._messages(kind, server_round, dict.fromkeys(lacking, -1), query)
+            answered, still_lacking = self._sort(
+                server_round, self._grid.send_and_receive(messages, timeout=self._timeout)
+            )
+            good |= answered
+            for client in still_lacking:
+                self._fail(client, "asked for the whole model again after it was sent")
+        return good
 
     def _sort(self, server_round: int, replies: Iterable[Message]) -> tuple[dict[int, Reply], list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""
@@ -270,9 +306,25 @@ class FedSGD(Strategy):
             raise MessageError(f"samples must be at least 1, got {answer.samples}")
         return reply
 
+    def _charge(self, good: dict[int, Reply]) -> None:
+        """Add up what this round's clients released; who failed may have released it too."""
+        record = self.records[-1]
+        for client in self._sampled:
+            release = good[client].release if client in good else self._releases.get(client)
+            if release is None:
+                continue
+            try:
+                self._ledger.charge(client, release)
+            except ValueError as error:
+                self._fail(client, str(error))
+                good.pop(client, None)
+            else:
+                self._releases[client] = release
+        record.epsilon = record.epsilon_server = self._ledger.epsilon()
+
     def _open(self, reply: Reply) -> tuple[Update, Update]:
         """Decode an update and the buffers that came with it, as floats to be averaged."""
-        update = decode(reply.update, self.weights)
+        update = decode(reply.update, self.weights, within=self.within)
         wanted = self.buffers if self._exchange_buffers else {}
         buffers = _floats(decode(reply.buffers, wanted)) if wanted else {}
         bad = first_bad_tensor(update) or first_bad_tensor(buffers)
@@ -284,6 +336,7 @@ class FedSGD(Strategy):
         record = self.records[-1]
         logger.warning("round %d: client %d: %s", record.round, client, reason)
         record.failures.append(Failure(client, reason))
+        self.downlink.forget(client)
 
     def _note(self, text: str) -> None:
         record = self.records[-1]

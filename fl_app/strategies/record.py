@@ -26,9 +26,16 @@ class RoundRecord:
     downlink_blob_bytes: int = 0
     dense_bytes: int = 0
     """Raw float32 parameters and buffers, both ways, for the same clients."""
+    uplink_to_bound: float | None = None
+    """One update's bytes over their entropy bound, in rounds where it was measured."""
+    downlink_to_bound: float | None = None
+    """The same for what one client got; a part that is empty has no bound."""
     train_loss: float | None = None
     residual_norm: float | None = None
     """The mean of the clients' residual norms."""
+    epsilon: float | None = None
+    """What all rounds so far cost the client that lost most; None without differential privacy."""
+    epsilon_server: float | None = None
     failures: list[Failure] = field(default_factory=list)
     attacked: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

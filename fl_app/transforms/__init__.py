@@ -1,8 +1,15 @@
 """What may happen to an update before it leaves a client: pure, composable, explicit state."""
 
+from fl_app.transforms.aligned import prune_aligned
 from fl_app.transforms.dual import prune_dual
-from fl_app.transforms.feedback import error_feedback, residual_norm
+from fl_app.transforms.feedback import corrected, error_feedback, residual_norm
+from fl_app.transforms.gaussian_mechanism import clip_and_noise
+from fl_app.transforms.noise import add_gaussian, add_laplace
+from fl_app.transforms.outpost import perturb_outpost
+from fl_app.transforms.rounding import round_bf16, round_fp16, round_int8
 from fl_app.transforms.sequence import chain
+from fl_app.transforms.signs import take_sign
+from fl_app.transforms.smallest import drop_smallest
 from fl_app.transforms.topk import keep_topk
 from fl_app.transforms.transform import State, Transform, stateless
 from fl_app.transforms.unchanged import identity
@@ -10,11 +17,22 @@ from fl_app.transforms.unchanged import identity
 __all__ = [
     "State",
     "Transform",
+    "add_gaussian",
+    "add_laplace",
     "chain",
+    "clip_and_noise",
+    "corrected",
+    "drop_smallest",
     "error_feedback",
     "identity",
     "keep_topk",
+    "perturb_outpost",
+    "prune_aligned",
     "prune_dual",
     "residual_norm",
+    "round_bf16",
+    "round_fp16",
+    "round_int8",
     "stateless",
+    "take_sign",
 ]

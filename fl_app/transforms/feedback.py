@@ -18,9 +18,17 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
     update, ``delta`` = C(p), ``e`` = residual. ``enabled=False`` is the ablation
     of Xue et al., Fig. 4. A sent update that the server did not count
     (``ctx.uncounted``) goes back into the residual first: nothing is lost.
+
+    A private release is refused: its residual is what the clipping and the noise
+    keep secret, and carrying it over would send exactly that.
     """
     if not enabled:
         return inner
+    if inner.released:
+        raise ValueError(
+            "error_feedback: inner must be a transform whose residual may be sent later, "
+            "got a private release (clip_and_noise): its residual would undo the clipping and the noise"
+        )
 
     def init(update: Update) -> State:
         return {
@@ -29,26 +37,33 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
         }
 
     def apply(update: Update, state: State, ctx: RoundContext) -> tuple[Update, State]:
-        e, inner_state = cast(Update, state["e"]), cast(State, state["inner"])
-        if ctx.uncounted is not None:
-            e = {name: tensor + ctx.uncounted[name] for name, tensor in e.items()}
-        p = {name: tensor + e[name] for name, tensor in update.items()}
+        p, inner_state = corrected(update, {"e": state["e"]}, ctx), cast(State, state["inner"])
         delta, inner_state = inner.apply(p, inner_state, ctx)
         return delta, {"e": {name: p[name] - delta[name] for name in p}, "inner": inner_state}
 
     return Transform(init, apply)
 
 
+def corrected(update: Update, state: State, ctx: RoundContext) -> Update:
+    """Return what will be pruned: the update and everything that ``state`` holds back."""
+    p = update
+    for e in _residuals(state):
+        if ctx.uncounted is not None:
+            e = {name: tensor + ctx.uncounted[name] for name, tensor in e.items()}
+        p = {name: tensor + e[name] for name, tensor in p.items()}
+    return p
+
+
 def residual_norm(state: State) -> float | None:
     """Return the Euclidean norm of everything that ``state`` holds back, or None where nothing is."""
-    residuals = _residuals(state)
+    residuals = [tensor for e in _residuals(state) for tensor in e.values()]
     return float(torch.stack(torch._foreach_norm(residuals)).double().norm()) if residuals else None
 
 
-def _residuals(state: State) -> list[Tensor]:
-    found: list[Tensor] = []
+def _residuals(state: State) -> list[Update]:
+    found: list[Update] = []
     for name, node in state.items():
         if isinstance(node, Tensor):
             continue
-        found += [cast(Tensor, leaf) for leaf in node.values()] if name == "e" else _residuals(node)
+        found += [cast(Update, node)] if name == "e" else _residuals(node)
     return found

@@ -23,4 +23,4 @@ def chain(**steps: Transform) -> Transform:
             update, after[name] = step.apply(update, cast(State, state[name]), ctx)
         return update, after
 
-    return Transform(init, apply)
+    return Transform(init, apply, released=any(step.released for step in steps.values()))

@@ -14,15 +14,18 @@ State = dict[str, Union[Tensor, "State"]]
 
 
 class Transform(NamedTuple):
-    """Two pure functions; nothing hides in self, and the input is never written to."""
+    """Two pure functions and what they promise; nothing hides in self, and the input is never written to."""
 
     init: Callable[[Update], State]
     apply: Callable[[Update, State, RoundContext], tuple[Update, State]]
+    released: bool = False
+    """What it sends is a private release: the part withheld must never be sent later."""
 
 
-def stateless(rewrite: Callable[[Update, RoundContext], Update]) -> Transform:
+def stateless(rewrite: Callable[[Update, RoundContext], Update], *, released: bool = False) -> Transform:
     """Make a transform of a function that remembers nothing."""
     return Transform(
         init=lambda update: {},
         apply=lambda update, state, ctx: (rewrite(update, ctx), state),
+        released=released,
     )

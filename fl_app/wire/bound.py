@@ -43,6 +43,18 @@ def entropy_bound(update: Mapping[str, Tensor], *, within: Mapping[str, Tensor] 
     return bits / 8
 
 
+def change_bound(
+    new: Mapping[str, Tensor], old: Mapping[str, Tensor], *, within: Mapping[str, Tensor] | None = None
+) -> float:
+    """Return `entropy_bound` of the XOR that `encode_change` writes, its words taken for whole numbers."""
+    words = {torch.float64: torch.int64, torch.float32: torch.int32}
+    change = {}
+    for name, tensor in new.items():
+        word = words.get(tensor.dtype, torch.int16)
+        change[name] = tensor.view(word) ^ old[name].view(word)
+    return entropy_bound(change, within=within)
+
+
 def _log2_binomial(n: int, k: int) -> float:
     return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -12,7 +12,7 @@ from fl_app.client_app import app as real_client_app
 from fl_app.config import ServerParts, server_parts
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold
-from fl_app.messages import TRAIN
+from fl_app.messages import TRAIN, pack_reply, unpack_reply
 from fl_app.tap import TappedGrid
 
 SMALL = (
@@ -25,23 +25,26 @@ Sabotage = Callable[[Message, Message, Context], Message]
 
 
 class SabotagedApp(ClientApp):
-    """The real client app, except that chosen clients do something to their replies."""
+    """The real client app, except that chosen clients do something to their replies to orders of a kind."""
 
-    def __init__(self, saboteurs: dict[int, Sabotage]) -> None:
+    def __init__(self, saboteurs: dict[int, Sabotage], kind: str = TRAIN) -> None:
         super().__init__()
         self._saboteurs = saboteurs
+        self._kind = kind
 
     def __call__(self, message: Message, context: Context) -> Message:
         reply = real_client_app(message, context)
         sabotage = self._saboteurs.get(int(context.node_config["partition-id"]))
-        if sabotage is None or message.metadata.message_type != TRAIN:
+        if sabotage is None or message.metadata.message_type != self._kind:
             return reply
         return sabotage(message, reply, context)
 
 
 @dataclass
 class Wiretap:
-    """Keeps every training exchange."""
+    """Keeps every exchange of one kind."""
+
+    kind: str = TRAIN
 
     exchanges: list[tuple[Message, Message]] = field(default_factory=list)
 
@@ -49,21 +52,35 @@ class Wiretap:
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:
-        if sent.metadata.message_type == TRAIN:
+        if sent.metadata.message_type == self.kind:
             self.exchanges.append((sent, reply))
         return reply
 
 
+def with_update(reply: Message, blob: bytes) -> Message:
+    """Put another blob into a client's reply."""
+    old = unpack_reply(reply)
+    reply.content = pack_reply(replace(old, update=blob))
+    return reply
+
+
 def train(
-    overrides: str, saboteurs: dict[int, Sabotage] | None = None, grid: InlineGrid | None = None
+    overrides: str,
+    saboteurs: dict[int, Sabotage] | None = None,
+    grid: InlineGrid | None = None,
+    *,
+    kind: str = TRAIN,
 ) -> tuple[ServerParts, Wiretap]:
-    """Train as ``overrides`` say (on top of SMALL) and return the server's parts and what passed by."""
+    """Train as ``overrides`` say (on top of SMALL) and return the server's parts and what passed by.
+
+    ``kind`` is the type of the messages that saboteurs answer and the wiretap keeps.
+    """
     text = f"{SMALL} {overrides}"
     parts = server_parts(text)
     config = parts.config
-    tap = Wiretap()
+    tap = Wiretap(kind)
     if grid is None:
-        app = SabotagedApp(saboteurs or {})
+        app = SabotagedApp(saboteurs or {}, kind)
         grid = InlineGrid(app, config["clients"], run_config={"overrides": text})
     parts.strategy.start(
         grid=TappedGrid(grid, tap),

@@ -17,7 +17,7 @@ from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid
 from fl_app.federation import run_federation
 from fl_app.held_tensor import hold
-from fl_app.messages import AuditOrder, Order
+from fl_app.messages import AuditOrder, Order, Parcel
 from fl_app.seeding import generator_for
 from fl_app.tap import TappedGrid
 from fl_app.training import Job
@@ -123,7 +123,7 @@ def test_without_consent_there_is_no_truth_and_a_note_says_so():
 def test_a_client_refuses_an_audit_order_that_it_did_not_consent_to():
     client = Client(client_parts(SMALL), 2, 5, allow_audit=False)
     with pytest.raises(PermissionError, match="client 2: refuses the audit"):
-        client.answer(Order(1, 2, 0.1, "hash", 0), b"", b"", AuditOrder(truth=True), RecordDict())
+        client.answer(Parcel(Order(1, 2, 0.1, "hash", 0), b"", audit=AuditOrder(truth=True)), RecordDict())
 
 
 def test_an_observation_has_no_place_for_client_data_or_seeds():
@@ -144,6 +144,8 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "buffers",
         "training",
         "round",
+        "locations",
+        "broadcaster",
         "history",
     }
     assert not any(

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from federations import SMALL, train
+from federations import SMALL, train, with_update
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fl_app.client_app import app as real_client_app
@@ -18,12 +18,6 @@ from fl_app.wire import decode, encode
 @pytest.fixture(autouse=True)
 def _quiet():
     logging.getLogger("flwr").setLevel(logging.ERROR)
-
-
-def with_update(reply: Message, blob: bytes) -> Message:
-    old = unpack_reply(reply)
-    reply.content = pack_reply(Reply(old.answer, blob, old.buffers, old.metrics))
-    return reply
 
 
 def raises(order: Message, reply: Message, context: Context) -> Message:

@@ -117,7 +117,7 @@ def test_two_runs_give_byte_identical_wire_traffic(overrides):
 
 def test_what_travels_down_is_a_change_and_restores_the_weights_bit_for_bit():
     federated, tap = train("defense=dgp rounds=3")
-    orders = [unpack_order(sent)[0] for sent, _ in tap.exchanges]
+    orders = [unpack_order(sent).order for sent, _ in tap.exchanges]
     assert [o.base for o in orders] == [-1] * 5 + [0] * 5 + [1] * 5
     records = federated.strategy.records
     assert records[1].downlink_bytes < records[0].downlink_bytes
@@ -152,7 +152,7 @@ def test_dgp_sends_a_fifth_of_every_layer():
 
 def test_partial_participation_draws_some_clients_and_sends_the_whole_model():
     federated, tap = train("clients=10 fraction=0.3 rounds=4 defense=none")
-    drawn = [unpack_order(sent)[0].client for sent, _ in tap.exchanges]
+    drawn = [unpack_order(sent).order.client for sent, _ in tap.exchanges]
     assert [record.clients for record in federated.strategy.records] == [3] * 4
     assert len(set(map(tuple, (drawn[i : i + 3] for i in range(0, 12, 3))))) > 1
-    assert all(unpack_order(sent)[0].base == -1 for sent, _ in tap.exchanges)
+    assert all(unpack_order(sent).order.base == -1 for sent, _ in tap.exchanges)

@@ -7,21 +7,26 @@ from fl_app.messages import (
     Answer,
     AuditOrder,
     Identity,
+    LocationQuery,
     MessageError,
     Order,
+    Parcel,
     Reply,
     add_audit_order,
+    add_query,
     content_bytes,
     pack_audit,
     pack_blob,
     pack_identity,
     pack_order,
     pack_reply,
+    read_query,
     take_audit,
     unpack_identity,
     unpack_order,
     unpack_reply,
 )
+from fl_app.privacy import Release
 from fl_app.types import Truth
 
 ORDER = Order(round=3, client=4, lr=0.1, model_hash="ab", version=2, base=1, counted=2)
@@ -38,9 +43,21 @@ def message(content: RecordDict) -> Message:
 
 def test_an_order_comes_back_as_it_was():
     sent = message(pack_order(ORDER, pack_blob(b"weights"), pack_blob(b"stats")))
-    assert unpack_order(sent) == (ORDER, b"weights", b"stats", None)
+    assert unpack_order(sent) == Parcel(ORDER, b"weights", b"stats")
     add_audit_order(sent, AuditOrder(batch_size=1, truth=True, raw=True))
-    assert unpack_order(sent)[3] == AuditOrder(1, True, True)
+    assert unpack_order(sent).audit == AuditOrder(1, True, True)
+
+
+def test_locations_and_a_query_come_back_as_they_were():
+    sent = message(pack_order(ORDER, pack_blob(b"weights"), locations=pack_blob(b"places")))
+    assert unpack_order(sent) == Parcel(ORDER, b"weights", locations=b"places")
+    add_query(sent.content, LocationQuery(share=0.4, min_size=4))
+    assert read_query(sent) == LocationQuery(0.4, 4)
+
+
+def test_what_was_released_comes_back_as_it_was():
+    reply = Reply(Answer(3, 4, samples=32), b"update", release=Release(0.01, 1.1, 5, 1e-5))
+    assert unpack_reply(message(pack_reply(reply))) == reply
 
 
 def test_a_reply_comes_back_as_it_was():

@@ -9,7 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_app.seeding import generator_for
-from fl_app.transforms import chain, error_feedback, identity, keep_topk, prune_dual, residual_norm
+from fl_app.transforms import (
+    add_gaussian,
+    add_laplace,
+    chain,
+    clip_and_noise,
+    drop_smallest,
+    error_feedback,
+    identity,
+    keep_topk,
+    perturb_outpost,
+    prune_dual,
+    residual_norm,
+    round_bf16,
+    round_fp16,
+    round_int8,
+    take_sign,
+)
 from fl_app.types import RoundContext
 
 ALL = {
@@ -18,12 +34,30 @@ ALL = {
     "dual": prune_dual(0.05, 0.75),
     "feedback": error_feedback(prune_dual(0.05, 0.75)),
     "chain": chain(first=keep_topk(0.5), second=error_feedback(keep_topk(0.1))),
+    "smallest": drop_smallest(0.5),
+    "outpost": perturb_outpost(),
+    "outpost with feedback": error_feedback(perturb_outpost()),
+    "gaussian": add_gaussian(0.1),
+    "laplace": add_laplace(0.1),
+    "noise with feedback": error_feedback(add_gaussian(0.1)),
+    "fp16": round_fp16(),
+    "bf16": round_bf16(),
+    "int8": round_int8(),
+    "sign": take_sign(),
+    "plain sign": take_sign(scale=False),
+    "clip and noise": clip_and_noise(1.0, 0.1),
 }
+WEIGHTS = {"w": torch.linspace(-1, 1, 42).view(6, 7), "b": torch.linspace(0, 1, 10), "s": torch.ones(())}
 
 
 @pytest.fixture(params=ALL.values(), ids=ALL.keys())
 def transform(request):
     return request.param
+
+
+@pytest.fixture
+def ctx(make_context):
+    return make_context(weights=WEIGHTS)
 
 
 def updates(rounds: int) -> list[dict[str, torch.Tensor]]:
@@ -48,13 +82,13 @@ def test_it_keeps_names_shapes_and_types(transform, ctx):
 
 def test_the_same_round_and_client_give_the_same_result(transform, make_context):
     (update,) = updates(1)
-    first, _ = transform.apply(update, transform.init(update), make_context(3, 4))
-    again, _ = transform.apply(update, transform.init(update), make_context(3, 4))
+    first, _ = transform.apply(update, transform.init(update), make_context(3, 4, weights=WEIGHTS))
+    again, _ = transform.apply(update, transform.init(update), make_context(3, 4, weights=WEIGHTS))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 
 def test_what_is_sent_is_the_entry_itself_or_plus_zero(ctx):
-    for transform in (keep_topk(0.3), prune_dual(0.1, 0.4)):
+    for transform in (keep_topk(0.3), prune_dual(0.1, 0.4), drop_smallest(0.6)):
         (update,) = updates(1)
         sent, _ = transform.apply(update, {}, ctx)
         for name, tensor in sent.items():
@@ -77,6 +111,13 @@ def test_topk_against_a_loop(values, k):
     sent, _ = keep_topk(k).apply({"w": torch.tensor(values)}, {}, ctx_of_round_1)
     count = min(len(values), max(1, math.floor(round(k * 100) * len(values) / 100)))
     kept = set(ranking(values)[:count])
+    assert sent["w"].tolist() == [v if i in kept else 0.0 for i, v in enumerate(values)]
+
+
+@given(entries, st.sampled_from([0.0, 0.01, 0.2, 0.5, 0.7, 0.99]))
+def test_dropping_the_smallest_against_a_loop(values, rate):
+    sent, _ = drop_smallest(rate).apply({"w": torch.tensor(values)}, {}, ctx_of_round_1)
+    kept = set(ranking(values)[: len(values) - round(rate * 100) * len(values) // 100])
     assert sent["w"].tolist() == [v if i in kept else 0.0 for i, v in enumerate(values)]
 
 
@@ -109,18 +150,23 @@ def test_a_tiny_output_bias_is_withheld_and_other_tiny_tensors_travel_whole(ctx)
     assert sent["fc.bias"].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("transform", [keep_topk(0.2), prune_dual(0.05, 0.75)], ids=["topk", "dual"])
-def test_nan_is_refused(transform, ctx):
+@pytest.mark.parametrize("name", ["topk", "dual", "smallest", "outpost", "fp16", "bf16", "int8", "sign"])
+def test_nan_is_refused(name, ctx):
     with pytest.raises(ValueError, match="NaN"):
-        transform.apply({"w": torch.tensor([1.0, float("nan"), 2.0, 3.0, 4.0])}, {}, ctx)
+        ALL[name].apply({"w": torch.tensor([1.0, float("nan"), 2.0, 3.0, 4.0])}, {}, ctx)
 
 
-def test_sent_plus_residual_is_the_running_sum(make_context):
-    transform = error_feedback(prune_dual(0.05, 0.75))
+@pytest.mark.parametrize(
+    "inner",
+    [prune_dual(0.05, 0.75), drop_smallest(0.5), perturb_outpost(), add_gaussian(0.3), take_sign()],
+    ids=["dual", "smallest", "outpost", "gaussian", "sign"],
+)
+def test_sent_plus_residual_is_the_running_sum(inner, make_context):
+    transform = error_feedback(inner)
     rounds = [{"w": torch.randn(40, dtype=torch.float64)} for _ in range(30)]
     state, sent = transform.init(rounds[0]), torch.zeros(40, dtype=torch.float64)
     for number, update in enumerate(rounds, start=1):
-        delta, state = transform.apply(update, state, make_context(number))
+        delta, state = transform.apply(update, state, make_context(number, weights=WEIGHTS))
         sent = sent + delta["w"]
     torch.testing.assert_close(sent + state["e"]["w"], sum(u["w"] for u in rounds), rtol=0, atol=1e-12)
 
@@ -171,6 +217,20 @@ def test_a_chain_applies_its_steps_in_the_order_in_which_they_are_written(ctx):
         (lambda: prune_dual(0.5, 0.5), "k1 \\+ k2 < 1"),
         (lambda: prune_dual(-0.1, 0.5), "prune_dual"),
         (lambda: prune_dual(0.1, 0.5, min_size=-1), "min_size"),
+        (lambda: drop_smallest(1), r"drop_smallest: rate must be in \[0, 1\), got 1"),
+        (lambda: drop_smallest(float("nan")), r"drop_smallest: rate must be in \[0, 1\), got nan"),
+        (lambda: drop_smallest(False), r"drop_smallest: rate must be in \[0, 1\), got False"),
+        (lambda: perturb_outpost(prune=1.0), r"perturb_outpost: prune must be in \[0, 1\), got 1.0"),
+        (lambda: perturb_outpost(share=1.5), r"perturb_outpost: share must be in \[0, 1\], got 1.5"),
+        (lambda: perturb_outpost(noise=-1), "perturb_outpost: noise must be a finite number of at least 0"),
+        (lambda: perturb_outpost(beta=math.inf), "perturb_outpost: beta must be a finite number"),
+        (lambda: add_gaussian(-0.1), "add_gaussian: std must be a finite number of at least 0, got -0.1"),
+        (lambda: add_gaussian(True), "add_gaussian: std .* got True"),
+        (lambda: add_laplace("0.1"), "add_laplace: std .* got '0.1'"),
+        (lambda: add_laplace(math.inf), "add_laplace: std .* got inf"),
+        (lambda: take_sign(scale=1), "take_sign: scale must be true or false, got 1"),
+        (lambda: clip_and_noise(0, 1), "clip_and_noise: clip must be a finite number above 0, got 0"),
+        (lambda: clip_and_noise(1, math.nan), "clip_and_noise: std must be a finite number of at least 0"),
     ],
 )
 def test_bad_settings_are_refused_where_the_transform_is_made(make, message):

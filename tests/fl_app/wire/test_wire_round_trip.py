@@ -305,3 +305,38 @@ def test_a_dtype_without_a_code_is_refused_with_the_possible_ones():
 def test_a_change_needs_the_same_names_shapes_and_dtypes(new, message):
     with pytest.raises(ValueError, match=message):
         encode_change(new, {"w": torch.zeros(3)})
+
+
+@given(tensors(), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_a_change_within_known_positions_comes_back_bit_for_bit(tensor, share, seed):
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(tensor.shape, generator=generator) < share
+    other = tensor.flatten().flip(0).view(tensor.shape)
+    old, new, within = {"w": tensor}, {"w": torch.where(mask, other, tensor)}, {"w": mask}
+    blob = encode_change(new, old, within=within)
+    assert_same(new, apply_change(old, blob, within=within))
+
+
+def test_a_change_outside_of_within_is_refused_by_name():
+    old, new = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([1.0, 3.0])}
+    with pytest.raises(ValueError, match="encode_change: tensor 'w' has 1 entries outside of within"):
+        encode_change(new, old, within={"w": torch.tensor([True, False])})
+
+
+def test_a_change_read_with_other_positions_is_refused():
+    old, new = {"w": torch.arange(20.0)}, {"w": torch.arange(20.0)}
+    new["w"][3] += 1
+    mask, other = torch.arange(20) < 5, torch.arange(20) > 14
+    blob = encode_change(new, old, within={"w": mask})
+    for within in ({"w": other}, None):
+        with pytest.raises(CodecError):
+            apply_change(old, blob, within=within)
+
+
+def test_known_positions_make_a_change_smaller():
+    old = {"w": torch.randn(20_000)}
+    mask = torch.rand(20_000) < 0.4
+    new = {"w": torch.where(mask, old["w"] * 1.001, old["w"])}
+    # what is saved is the bitmap: log2 C(n, 0.4 n) = 0.97 n bits
+    saved = len(encode_change(new, old)) - len(encode_change(new, old, within={"w": mask}))
+    assert saved > 0.9 * 20_000 / 8

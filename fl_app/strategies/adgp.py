@@ -1,0 +1,129 @@
+"""Aligned dual gradient pruning on Flower: all clients prune to positions that some of them named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fl_app.messages import LOCATE, LocationQuery, pack_blob
+from fl_app.seeding import SERVER, generator_for
+from fl_app.selection import exact, location_counts
+from fl_app.strategies.fed_sgd import FedSGD
+from fl_app.strategies.location_vote import agreement, vote
+from fl_app.types import Update
+from fl_app.wire import CodecError, decode, encode
+
+LOCATIONS = ("random", "vote")
+SLACK = 0.05
+"""How far above chance two clients must agree on locations before neither is called an outlier."""
+
+
+class ADGP(FedSGD):
+    """FedSGD at the positions of one round's broadcast (Xue et al., Algorithm 2).
+
+    Before the orders go out, a client that is drawn names ``2 * k`` of every
+    tensor's positions, the largest of what it will prune. All prune to them
+    (`prune_aligned`), so uploads say where they are within the broadcast, and the
+    model changes nowhere else. ``location="vote"`` asks ``voters`` clients and takes
+    the positions that most of them name: one malicious client then does not choose
+    alone. Who names anything but the right number of positions in every tensor is
+    refused and left out of the round, and another is drawn.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        k: float,
+        min_size: int = 4,
+        location: str = "random",
+        voters: int = 3,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if not 0 < k <= 0.5:
+            raise ValueError(f"ADGP: k must be in (0, 0.5], got {k}")
+        if location not in LOCATIONS:
+            raise ValueError(f"ADGP: location must be one of {', '.join(LOCATIONS)}, got {location!r}")
+        if location == "vote" and voters < 2:
+            raise ValueError(f"ADGP: voters must be at least 2, got {voters}")
+        if self.momentum or self.weight_decay:
+            raise ValueError(
+                "ADGP: momentum and weight_decay must be 0, else the model moves where no client knows, "
+                f"got {self.momentum} and {self.weight_decay}"
+            )
+        self.voters = voters if location == "vote" else 1
+        self._query = LocationQuery(share=float(2 * exact(k)), min_size=min_size)
+
+    def prepare(self, server_round: int, grid: Grid) -> None:
+        """Learn this round's positions from clients in the order of a draw."""
+        self.within = self._locations = None
+        candidates = self._drawn(server_round)
+        named: dict[int, Update] = {}
+        while candidates and len(named) < self.voters:
+            count = self.voters - len(named)
+            asked, candidates = candidates[:count], candidates[count:]
+            named |= self._ask(server_round, grid, asked)
+        if not named:
+            self._note("no client named locations: the model is unchanged")
+            self._sampled = {}
+            return
+        self.within = self._elect(server_round, named)
+        self._locations = pack_blob(encode(self.within))
+
+    def _drawn(self, server_round: int) -> list[int]:
+        cohort = list(self._sampled)
+        generator = generator_for(self._seed, server_round, SERVER, "broadcaster")
+        return [cohort[i] for i in torch.randperm(len(cohort), generator=generator, device="cpu").tolist()]
+
+    def _ask(self, server_round: int, grid: Grid, clients: list[int]) -> dict[int, Update]:
+        """Return the locations that clients named; who named none that can be used is left out."""
+        bases = {client: self.downlink.base_for(client) for client in sorted(clients)}
+        messages = self._messages(LOCATE, server_round, bases, self._query)
+        replies = self._collect(
+            LOCATE, server_round, grid.send_and_receive(messages, timeout=self._timeout), self._query
+        )
+        named: dict[int, Update] = {}
+        for client in sorted(clients):
+            if client in replies:
+                try:
+                    named[client] = self._read(replies[client].update)
+                except CodecError as error:
+                    self._fail(client, f"its locations are refused: {error}")
+            elif client not in {failure.client for failure in self.records[-1].failures}:
+                self._fail(client, "named no locations in time")
+            if client not in named:
+                del self._sampled[client]
+        return named
+
+    def _read(self, blob: bytes) -> Update:
+        like = {name: tensor.bool() for name, tensor in self.weights.items()}
+        masks = decode(blob, like)
+        counts = location_counts(like, self._query.share, self._query.min_size)
+        for name, mask in masks.items():
+            if int(mask.sum()) != counts[name]:
+                raise CodecError(
+                    f"{name} must have {counts[name]} of {mask.numel()} positions, got {int(mask.sum())}"
+                )
+        return masks
+
+    def _elect(self, server_round: int, named: Mapping[int, Update]) -> Update:
+        if len(named) == 1:
+            return next(iter(named.values()))
+        agreed = agreement(named)
+        chance = _share(next(iter(named.values())))
+        for client, share in agreed.items():
+            if share <= chance + SLACK * (1 - chance) and len(named) > 2:
+                self._note(
+                    f"client {client} was outvoted: {share:.0%} of its locations are another voter's, "
+                    f"by chance it would be {chance:.0%}"
+                )
+        generator = generator_for(self._seed, server_round, SERVER, "ties")
+        return vote(list(named.values()), generator)
+
+
+def _share(masks: Mapping[str, Tensor]) -> float:
+    return sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values())

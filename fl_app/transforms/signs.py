@@ -1,0 +1,23 @@
+"""Sign-SGD: only the direction of every entry travels (Bernstein et al., ICML 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fl_app.transforms.settings import check_finite
+from fl_app.transforms.transform import Transform, stateless
+
+
+def take_sign(scale: bool = True) -> Transform:
+    """Send ``sign(g) * mean|g|`` of every tensor, or the plain sign without ``scale``.
+
+    An entry that is 0 stays 0, so a tensor's entries are 0 and plus or minus one magnitude.
+    """
+    if not isinstance(scale, bool):
+        raise ValueError(f"take_sign: scale must be true or false, got {scale!r}")
+
+    def signs(tensor: Tensor) -> Tensor:
+        check_finite("take_sign", tensor)
+        return tensor.sign() * tensor.abs().mean() if scale else tensor.sign()
+
+    return stateless(lambda update, ctx: {name: signs(tensor) for name, tensor in update.items()})

@@ -1,0 +1,27 @@
+"""Pruning from the bottom: the smallest entries of every layer stay at home.
+
+GradDrop (Aji and Heafield, EMNLP 2017) and the pruning of "Deep Leakage from
+Gradients" (Zhu et al., NeurIPS 2019, §5.2) are this one rule at different rates.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fl_app.selection import floor_count, keep_only, largest
+from fl_app.transforms.settings import check_rate
+from fl_app.transforms.transform import Transform, stateless
+
+
+def drop_smallest(rate: float) -> Transform:
+    """Drop the ``floor(rate * n)`` smallest entries of every tensor."""
+    check_rate("drop_smallest", "rate", rate)
+    return stateless(
+        lambda update, ctx: {name: without_smallest(tensor, rate) for name, tensor in update.items()}
+    )
+
+
+def without_smallest(tensor: Tensor, rate: float) -> Tensor:
+    """Return ``tensor`` with exactly 0.0 at its ``floor(rate * n)`` smallest entries."""
+    n = tensor.numel()
+    return keep_only(tensor, largest(tensor, n - floor_count(rate, n)))
