@@ -66,11 +66,7 @@ def server_parts(overrides: str) -> ServerParts:
     # here too: a defense that cannot be built is an error of the run, not of every client
     dataset, defense = _dataset(cfg), _defense(cfg)
     spec = _spec(cfg, dataset, defense)
-    with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
-        model = build_model(spec, allowed=[spec.target]).to(
-            device=_device(cfg.device), dtype=getattr(torch, cfg.dtype)
-        )
-    _check_model(defense, model)
+    model = _model(cfg, spec, defense)
     strategy = _build(
         cfg,
         "strategy",
@@ -125,12 +121,16 @@ def _defense(cfg: DictConfig) -> Defense:
         raise ConfigError(f"defense: {error}") from error
 
 
-def _check_model(defense: Defense, model: nn.Module) -> None:
+def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
+    """Build the initial model, if it can be defended as asked."""
     try:
+        with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
+            model = build_model(spec, allowed=[spec.target])
         if defense.check is not None:
             defense.check(model)
     except ValueError as error:
-        raise ConfigError(f"defense: {error}") from error
+        raise ConfigError(f"model: {error}") from error
+    return model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
 def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:

@@ -100,8 +100,10 @@ def _scores(result: Any, sighting: Sighting, parts: ServerParts) -> dict[str, An
     if truth is None:
         return dict(_UNSCORED)
     scores = _UNSCORED | dict(parts.score(result, truth))
-    if truth.trained is not None:
-        scores["trained"] = dict(parts.score(result, Truth(truth.trained, truth.labels)))
+    if truth.trained is not None and hasattr(result, "images"):
+        scores["trained"] = dict(parts.score(result, Truth(truth.trained, truth.labels))) | {
+            "images": f"{_stem(sighting)}-trained.png"
+        }
     return scores
 
 
@@ -111,7 +113,7 @@ def _pictures(
     """Save what was recovered, in the truth's order where it is known, and the truth itself."""
     if not hasattr(result, "images"):
         return {"images": None, "truth": None}
-    stem = f"attacks/r{sighting.order.round}-c{sighting.order.client}"
+    stem = _stem(sighting)
     paths: dict[str, str | None] = {
         "images": f"{stem}-{parts.config['attack']['name']}-{update}.png",
         "truth": None,
@@ -121,8 +123,14 @@ def _pictures(
         shown = parts.aligned(result, sighting.truth)
         paths["truth"] = f"{stem}-truth.png"
         save_images(sighting.truth.inputs, folder / f"{stem}-truth.png")
+        if sighting.truth.trained is not None:
+            save_images(sighting.truth.trained, folder / f"{stem}-trained.png")
     save_images(shown, folder / str(paths["images"]))
     return paths
+
+
+def _stem(sighting: Sighting) -> str:
+    return f"attacks/r{sighting.order.round}-c{sighting.order.client}"
 
 
 def _public(parts: ServerParts) -> Public:

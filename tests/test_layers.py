@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"cli", "__main__"},
+    {"cli", "__main__", "ats_command"},
     {"job"},
     {"client_app", "server_app", "engine"},
     {"federation"},

@@ -1,5 +1,23 @@
 """Defenses that change training itself, and how several defenses work together."""
 
+from fl_app.defenses.ats import ats
+from fl_app.defenses.ats_search import Found, Scored, judge_with, search_policies
 from fl_app.defenses.defense import Defense, protect
+from fl_app.defenses.dp_sgd import dp_sgd
+from fl_app.defenses.operations import LIBRARY
+from fl_app.defenses.precode import precode
+from fl_app.defenses.soteria import soteria
 
-__all__ = ["Defense", "protect"]
+__all__ = [
+    "LIBRARY",
+    "Defense",
+    "Found",
+    "Scored",
+    "ats",
+    "dp_sgd",
+    "judge_with",
+    "precode",
+    "protect",
+    "search_policies",
+    "soteria",
+]

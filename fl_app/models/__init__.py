@@ -6,5 +6,16 @@ from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18
 from fl_app.models.simple_convnet import convnet
 from fl_app.models.spec import ModelSpec, build_model
+from fl_app.models.vgg import vgg11, vgg13
 
-__all__ = ["ModelSpec", "build_model", "convnet", "lenet_zhu", "mcmahan_cnn", "mlp", "resnet18"]
+__all__ = [
+    "ModelSpec",
+    "build_model",
+    "convnet",
+    "lenet_zhu",
+    "mcmahan_cnn",
+    "mlp",
+    "resnet18",
+    "vgg11",
+    "vgg13",
+]

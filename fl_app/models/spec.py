@@ -1,7 +1,7 @@
-"""A model as a value: an allow-listed name and its settings, which an order carries and a client checks.
+"""A model as a value: allow-listed names and their settings, which an order carries and a client checks.
 
-The server names the model; the client builds it. Only names on the list are
-ever imported, so an order cannot make a client run a function of its choosing.
+The server names the model; the client builds it. Only names on the lists are
+ever called, so an order cannot make a client run a function of its choosing.
 """
 
 from __future__ import annotations
@@ -11,48 +11,58 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, cast
 
 from torch import nn
 
+from fl_app.models.bottleneck import add_bottleneck
 from fl_app.models.fully_connected import mlp
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18
 from fl_app.models.simple_convnet import convnet
+from fl_app.models.vgg import vgg11, vgg13
 
 Model = Callable[..., nn.Module]
 
-_MODELS: tuple[Model, ...] = (convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18)
+_MODELS: tuple[Model, ...] = (convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13)
 _BY_TARGET: Mapping[str, Model] = {f"fl_app.models.{model.__name__}": model for model in _MODELS}
+_EXTENSIONS: Mapping[str, Model] = {"bottleneck": add_bottleneck}
+"""Changes to a built model, ``f(model, **settings)``, in the order in which they are made."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, with which settings; equal specs have equal JSON and an equal hash.
+    """Which model, with which settings and extensions; equal specs have equal JSON and an equal hash.
 
     Settings are copied as plain JSON values, so (3, 32, 32) and [3, 32, 32] are the same.
     """
 
     target: str
     settings: dict[str, object]
+    extensions: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Settings of the changes to the built model, by name: ``{"bottleneck": {"size": 256}}``.
+
+    In whatever order they are given, they are made in the order of the allow-list.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str) or not self.target:
             raise ValueError(f"ModelSpec: target must be a dotted path, got {self.target!r}")
-        if not isinstance(self.settings, Mapping):
-            raise ValueError(f"ModelSpec: settings of {self.target} must be a mapping, got {self.settings!r}")
-        try:
-            settings = _plain(self.settings)
-            json.dumps(settings, allow_nan=False)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"ModelSpec: settings of {self.target} are not JSON: {error}") from error
-        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "settings", _copy(f"settings of {self.target}", self.settings))
+        extensions = {
+            name: _copy(f"settings of {name} in {self.target}", settings)
+            for name, settings in _copy(f"extensions of {self.target}", self.extensions).items()
+        }
+        object.__setattr__(self, "extensions", extensions)
 
     def to_json(self) -> str:
         """Return the canonical form: sorted keys, no spaces, ASCII."""
-        content = {"target": self.target, "settings": self.settings}
+        content: dict[str, object] = {"target": self.target, "settings": self.settings}
+        if self.extensions:  # only then: a spec without any keeps the hash it always had
+            content["extensions"] = self.extensions
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -62,10 +72,12 @@ class ModelSpec:
             content = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"ModelSpec: not JSON: {error}") from error
-        if not isinstance(content, dict) or set(content) != {"target", "settings"}:
+        if not isinstance(content, dict) or content.keys() - {"extensions"} != {"target", "settings"}:
             got = sorted(content) if isinstance(content, dict) else type(content).__name__
-            raise ValueError(f"ModelSpec: expected an object with target and settings, got {got}")
-        return cls(target=content["target"], settings=content["settings"])
+            raise ValueError(
+                f"ModelSpec: expected an object with target, settings and maybe extensions, got {got}"
+            )
+        return cls(**content)
 
     @cached_property
     def hash(self) -> str:
@@ -80,19 +92,30 @@ class ModelSpec:
 def build_model(spec: ModelSpec, allowed: Iterable[str] = ()) -> nn.Module:
     """Build the model that ``spec`` names, if it is one of `fl_app.models` or in ``allowed``.
 
-    Parameters come from torch's global generator: the caller forks and seeds it.
+    Parameters come from torch's global generator: the caller forks and seeds it. Those
+    of an extension are drawn last, so the rest is as it would be without.
     """
-    model = _find(spec.target, frozenset(allowed))
+    unknown = sorted(spec.extensions.keys() - _EXTENSIONS)
+    if unknown:
+        choices = ", ".join(_EXTENSIONS)
+        raise ValueError(f"build_model: extensions must be among {choices}; got {', '.join(unknown)}")
+    model = _call(spec.target, _find(spec.target, frozenset(allowed)), (), spec.settings)
+    for name, extend in _EXTENSIONS.items():
+        if name in spec.extensions:
+            model = _call(f"{spec.target} with {name}", extend, (model,), spec.extensions[name])
+    return model
+
+
+def _copy(what: str, settings: object) -> dict[str, Any]:
+    """Return settings as plain JSON values; ``what`` names them when that cannot be."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"ModelSpec: {what} must be a mapping, got {settings!r}")
     try:
-        inspect.signature(model).bind(**spec.settings)
-    except TypeError as error:
-        arguments = ", ".join(inspect.signature(model).parameters)
-        raise ValueError(f"build_model: {spec.target}: {error}; its settings are {arguments}") from error
-    try:
-        # RuntimeError and MemoryError too: settings may ask for more memory than there is
-        return model(**spec.settings)
-    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise ValueError(f"build_model: {spec.target}: {error}") from error
+        copied = cast(dict[str, Any], _plain(settings))
+        json.dumps(copied, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"ModelSpec: {what} are not JSON: {error}") from error
+    return copied
 
 
 def _plain(value: object) -> object:
@@ -120,3 +143,20 @@ def _find(target: str, allowed: frozenset[str]) -> Model:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"build_model: {target} is allowed, but cannot be imported: {error}") from error
     return model
+
+
+def _call(
+    what: str, function: Model, given: tuple[nn.Module, ...], settings: Mapping[str, object]
+) -> nn.Module:
+    """Call ``function``; whatever is wrong with the settings is a ValueError that says ``what``."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*given, **settings)
+    except TypeError as error:
+        arguments = ", ".join(list(signature.parameters)[len(given) :])
+        raise ValueError(f"build_model: {what}: {error}; its settings are {arguments}") from error
+    try:
+        # RuntimeError and MemoryError too: settings may ask for more memory than there is
+        return function(*given, **settings)
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"build_model: {what}: {error}") from error

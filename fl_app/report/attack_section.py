@@ -6,7 +6,7 @@ import json
 
 from fl_app.report.answers import NO_LPIPS
 from fl_app.report.formats import DASH, format_number, format_short
-from fl_app.report.gallery import update_words
+from fl_app.report.gallery import UPDATES, update_words
 from fl_app.report.markup import Child, Html, element, table
 from fl_app.report.records import Attack, Run, as_text
 from fl_app.report.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
@@ -46,7 +46,7 @@ def attack_section(run: Run) -> list[Child]:
             _label_cell(attack),
             *(format_short(attack.others.get(name)) for name in others),
             as_text(attack.round) or DASH,
-            attack.client or DASH,
+            _client_cell(attack),
             as_text(attack.batch_size) or DASH,
             format_short(attack.objective),
             format_number(attack.seconds, 1),
@@ -61,10 +61,16 @@ def attack_section(run: Run) -> list[Child]:
             "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
         ),
         table(header, rows, words=2),
+        _trained_remark(run),
         _unscored_remark(run),
         _grants(run),
         _attack_notes(run),
     ]
+
+
+def _client_cell(attack: Attack) -> str:
+    client = attack.client or DASH
+    return f"{client} (named the locations)" if attack.broadcaster else client
 
 
 def _score_cell(metric: Metric, attack: Attack) -> Child:
@@ -86,6 +92,16 @@ def _label_cell(attack: Attack) -> str:
         if name in attack.labels
     ]
     return ", ".join(known) or DASH
+
+
+def _trained_remark(run: Run) -> Html | None:
+    if all(attack.update != "trained" for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        f"Rows of “{UPDATES['trained']}” compare the reconstruction with the images that this defense put "
+        "in the originals' place; the others compare it with the originals.",
+    )
 
 
 def _unscored_remark(run: Run) -> Html | None:

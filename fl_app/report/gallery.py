@@ -13,7 +13,11 @@ from fl_app.report.records import Attack, Run
 from fl_app.report.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.tiles import read_tiles
 
-UPDATES = {"undefended": "without the defense", "defended": "with the defense"}
+UPDATES = {
+    "undefended": "without the defense",
+    "defended": "with the defense",
+    "trained": "what was trained on",
+}
 UPDATES_OF_NONE = {"undefended": "raw update", "defended": "as sent, no defense"}
 
 
@@ -45,7 +49,8 @@ def gallery_rows(run: Run) -> list[GalleryRow]:
     for attack in run.attacks:
         if attack.images is not None:
             cases.setdefault((attack.name, attack.round, attack.client), []).append(attack)
-    worst = {_spot(found) for update in UPDATES if (found := closest_image(of_update(run, update)))}
+    compared = ("undefended", "defended")
+    worst = {_spot(found) for update in compared if (found := closest_image(of_update(run, update)))}
     ordered = sorted(cases.values(), key=_leaked_most)
     return [row for case in ordered for row in _case_rows(run, case, worst)]
 

@@ -37,12 +37,16 @@ class Round:
     downlink_bytes: float | None
     uplink_blob_bytes: float | None
     downlink_blob_bytes: float | None
+    uplink_to_bound: float | None
+    """Bytes over their entropy bound, in rounds where it was measured."""
+    downlink_to_bound: float | None
     clients: float | None
     failures: tuple[Failure, ...]
     attacked: tuple[str, ...]
     epsilon: float | None
     epsilon_server: float | None
     residual_norm: float | None
+    notes: tuple[str, ...]
     seconds: float | None
 
 
@@ -53,9 +57,15 @@ class Attack:
     name: str
     adaptive: bool
     update: str
-    """`undefended` for the raw update, `defended` for the one that was sent."""
+    """`undefended` for the raw update, `defended` for the one that was sent.
+
+    `trained`: the defended one, its reconstruction compared with the images that
+    the defense trained on instead; those are then its ``images``.
+    """
     round: int | None
     client: str | None
+    broadcaster: bool
+    """Whether the client named the locations of the round (ADGP)."""
     batch_size: int | None
     granted: Mapping[str, object]
     labels_from: str | None
@@ -162,7 +172,9 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
         epsilon_server=total("epsilon_server", latest("epsilon_server")),
         epsilon_unit=as_text(summary.get("epsilon_unit")) or as_text(raw.get("epsilon_unit")),
         seconds=total("seconds", _sum([r.seconds for r in rounds])),
-        attacks=tuple(_parse_attack(folder, entry) for entry in _entries(raw.get("attacks"))),
+        attacks=tuple(
+            attack for entry in _entries(raw.get("attacks")) for attack in _parse_attacks(folder, entry)
+        ),
         notes=_texts(raw.get("notes")),
     )
 
@@ -210,6 +222,8 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
         downlink_bytes=as_number(raw.get("downlink_bytes")),
         uplink_blob_bytes=as_number(raw.get("uplink_blob_bytes")),
         downlink_blob_bytes=as_number(raw.get("downlink_blob_bytes")),
+        uplink_to_bound=as_number(raw.get("uplink_to_bound")),
+        downlink_to_bound=as_number(raw.get("downlink_to_bound")),
         clients=as_number(raw.get("clients")),
         failures=tuple(
             Failure(position, as_text(as_mapping(entry).get("client")), _reason(entry))
@@ -219,6 +233,7 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
         epsilon=as_number(raw.get("epsilon")),
         epsilon_server=as_number(raw.get("epsilon_server")),
         residual_norm=as_number(raw.get("residual_norm")),
+        notes=_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
     )
 
@@ -249,6 +264,13 @@ def _dense(parameters: float | None, buffers: float | None, rounds: tuple[Round,
     return 2 * 4 * (parameters + (buffers or 0)) * clients
 
 
+def _parse_attacks(folder: Path, raw: Mapping[str, object]) -> list[Attack]:
+    """Return the attack, and once more with its scores against what was trained on, if that was another."""
+    trained = as_mapping(raw.get("trained"))
+    against = [_parse_attack(folder, {**raw, **trained, "update": "trained"})] if trained else []
+    return [_parse_attack(folder, raw), *against]
+
+
 def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
     others = {
         name: number
@@ -261,6 +283,7 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         update=as_text(raw.get("update")) or "defended",
         round=_whole(raw.get("round")),
         client=as_text(raw.get("client")),
+        broadcaster=raw.get("broadcaster") is True,
         batch_size=_whole(raw.get("batch_size")),
         granted=as_mapping(raw.get("granted")),
         labels_from=as_text(raw.get("labels_from")),

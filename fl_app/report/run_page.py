@@ -26,6 +26,7 @@ from fl_app.report.records import Run
 from fl_app.report.runs import load_run
 from fl_app.report.tiles import png_uri, tile_uri
 
+_NOTES_SHOWN = 12
 _PICTURE_BUDGET = 450_000
 """Characters of gallery pictures in one page, so that a page stays small enough to be mailed."""
 
@@ -182,7 +183,21 @@ def _bytes_panel(run: Run) -> Html | None:
         f"bytes per round; a dense exchange takes {format_bytes(each_way)} each way",
         copy=run.folder / "bytes.png",
     )
-    return panel("Bytes on the wire", picture)
+    return panel("Bytes on the wire", picture, _bound_words(run))
+
+
+def _bound_words(run: Run) -> Html | None:
+    """Say how far the messages are from what no code of their statistics could undercut."""
+    measured = [r for r in run.rounds if r.uplink_to_bound is not None and r.downlink_to_bound is not None]
+    if not measured:
+        return None
+    last = measured[-1]
+    up, down = (format_number(ratio, 3) for ratio in (last.uplink_to_bound, last.downlink_to_bound))
+    return element(
+        "p",
+        f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. The "
+        "bound counts log₂ C(n, k) bits for positions and the empirical entropy of the values.",
+    )
 
 
 def _residual_panel(run: Run) -> Html | None:
@@ -213,9 +228,16 @@ def _failure_section(run: Run) -> list[Child]:
 
 
 def _notes_section(run: Run) -> list[Child]:
-    if not run.notes:
+    of_rounds = [f"round {r.round}: {note}" for r in run.rounds for note in r.notes]
+    if not run.notes and not of_rounds:
         return []
-    return [element("h2", "Notes"), element("ul", [element("li", note) for note in run.notes])]
+    few = [*run.notes, *of_rounds[:_NOTES_SHOWN]]
+    left = of_rounds[_NOTES_SHOWN:]
+    return [
+        element("h2", "Notes"),
+        element("ul", [element("li", note) for note in few]),
+        details(f"{len(left)} more", element("ul", [element("li", note) for note in left])) if left else None,
+    ]
 
 
 def _detail_section(run: Run) -> list[Child]:
@@ -246,7 +268,7 @@ def _round_table(run: Run) -> Html:
         "of it weights",
         "clients",
     ]
-    header += ["failures", "attacked", "ε", "ε server", "residual", "seconds"]
+    header += ["up / bound", "down / bound", "failures", "attacked", "ε", "ε server", "residual", "seconds"]
     rows = [
         [
             str(r.round),
@@ -258,6 +280,8 @@ def _round_table(run: Run) -> Html:
             format_bytes(r.downlink_bytes),
             format_bytes(r.downlink_blob_bytes),
             format_count(r.clients),
+            format_number(r.uplink_to_bound, 3),
+            format_number(r.downlink_to_bound, 3),
             str(len(r.failures)),
             ", ".join(r.attacked) or DASH,
             format_number(r.epsilon, 2),

@@ -44,8 +44,9 @@ def run_epochs(
         samples = min(job.batch_size or len(data), len(data))
         size = min(batch_size, samples)
         plan = _batches(data, job.round, samples, size, epochs, steps)
-        rate = min(batch_size, len(data)) / len(data)
-        step = Step(job.generator, expected=size, rate=rate, per_round=len(plan))
+        regular = min(batch_size, len(data))
+        rate, per_round = regular / len(data), steps or epochs * -(-len(data) // regular)
+        step = Step(job.generator, expected=size, rate=rate, per_round=per_round)
         kept: list[Batch] = []
         losses, seen = 0.0, 0
         for planned in plan:

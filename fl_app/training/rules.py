@@ -29,7 +29,7 @@ class Step:
     rate: float
     """The share of the client's samples that a regular batch has."""
     per_round: int
-    """How many steps a round has."""
+    """How many steps a regular round has."""
 
 
 Differentiate = Callable[[nn.Module, Batch, Loss, Step], tuple[float, Update]]

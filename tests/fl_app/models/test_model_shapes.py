@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fl_app.models
-from fl_app.models import convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18
+from fl_app.models import convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13
 from fl_app.torchvision_cpu import import_torchvision
 
 MODELS = [
@@ -27,6 +27,8 @@ SETTINGS = [
     (mcmahan_cnn, {}),
     (resnet18, {"norm": "batch"}),
     (resnet18, {"norm": "group", "activation": "sigmoid"}),
+    (vgg11, {"norm": "group"}),
+    (vgg13, {}),
 ]
 
 
@@ -48,6 +50,8 @@ def size(model: nn.Module) -> int:
         (lenet_zhu, (3, 32, 32), {"activation": "sigmoid"}, 15_826),
         (resnet18, (3, 32, 32), {}, 11_173_962),
         (resnet18, (3, 32, 32), {"norm": "group"}, 11_173_962),
+        (vgg11, (3, 32, 32), {"norm": "none"}, 9_225_610),
+        (vgg13, (3, 32, 32), {}, 9_416_010),
         (mcmahan_cnn, (1, 28, 28), {}, 1_663_370),
         (mlp, (1, 28, 28), {"hidden": (1000, 100)}, 784 * 1000 + 1000 + 100_000 + 100 + 1010),
     ],

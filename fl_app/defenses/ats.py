@@ -1,0 +1,53 @@
+"""ATS: train on transformed images, so that what an attacker recovers is not the image itself.
+
+Gao et al., "Privacy-preserving Collaborative Learning with Automatic Transformation
+Search" (CVPR 2021). Which policies to take depends on model and data: `search_policies`
+finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fl_app.defenses.defense import Defense
+from fl_app.defenses.operations import LIBRARY, follow
+from fl_app.training import Rules
+
+
+def ats(policies: Sequence[Sequence[int]]) -> Defense:
+    """Rewrite every image by one of the policies, drawn for each image anew.
+
+    A policy is a list of numbers of entries of `LIBRARY`, in the order in which
+    they are applied. The published numbers count another library.
+    """
+    chosen = [_check(policy) for policy in _as_list("policies", policies)]
+
+    def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.randint(len(chosen), (len(pixels),), generator=generator, device="cpu")
+        changed = torch.empty_like(pixels)
+        for number, policy in enumerate(chosen):
+            mine = torch.nonzero(drawn == number).flatten().to(pixels.device)
+            if len(mine) > 0:
+                changed[mine] = follow(policy, pixels[mine])
+        return changed
+
+    return Defense(rules=Rules(augment=augment))
+
+
+def _check(policy: Sequence[int]) -> tuple[int, ...]:
+    numbers = _as_list("a policy", policy)
+    for number in numbers:
+        # True is an int in Python, and never a number of an operation
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(LIBRARY):
+            expected = f"numbers of operations, 0 to {len(LIBRARY) - 1}"
+            raise ValueError(f"ats: a policy must hold {expected}, got {number!r} in {policy!r}")
+    return tuple(numbers)
+
+
+def _as_list(what: str, value: object) -> list:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) == 0:
+        raise ValueError(f"ats: {what} must be a list with at least one entry, got {value!r}")
+    return list(value)
