@@ -26,7 +26,7 @@ from fl_app.messages import (
 from fl_app.models import ModelSpec, build_model
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.selection import largest, location_counts
-from fl_app.training import Job, LocalData, Trained, Trainer, batch_norm, parameters
+from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
 from fl_app.transforms import State, corrected, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, encode
@@ -218,7 +218,29 @@ class Client:
 
     def _work(self, start: _Start, parcel: Parcel) -> Work:
         """Compute the update."""
-        parts, order, audit, model = self.parts, parcel.order, parcel.audit, start.model
+        parts, order, audit = self.parts, parcel.order, parcel.audit
+        trained = self._train(start, order, audit, parts.defense.rules)
+        buffers = _read_buffers(start.model)
+        raw = None
+        if audit is not None and audit.raw:
+            # a defense that changes the model has no update without it: the model is the defense
+            defended = parts.defense.rules != Rules() and parts.defense.model is None
+            raw = self._train(start, order, audit, Rules()).update if defended else trained.update
+        return Work(
+            round=order.round,
+            update=trained.update,
+            buffers=buffers,
+            samples=trained.samples,
+            steps=trained.steps,
+            rate=trained.rate,
+            loss=trained.loss,
+            truth=_truth(trained) if trained.batches else None,
+            raw=raw,
+        )
+
+    def _train(self, start: _Start, order: Order, audit: AuditOrder | None, rules: Rules) -> Trained:
+        """Train by ``rules``, from the round's start, with the round's seed."""
+        parts, model = self.parts, start.model
         with torch.no_grad():
             for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
                 tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
@@ -226,22 +248,12 @@ class Client:
             round=order.round,
             lr=order.lr,
             generator=generator_for(parts.seed, order.round, self.client, "rules"),
-            rules=parts.defense.rules,
+            rules=rules,
             batch_size=(audit.batch_size or None) if audit is not None else None,
             keep_batches=audit is not None and audit.truth,
         )
         with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
-            trained = parts.trainer(model, parts.data_of(self.client, self.num_clients), job)
-        return Work(
-            round=order.round,
-            update=trained.update,
-            buffers=_read_buffers(model),
-            samples=trained.samples,
-            steps=trained.steps,
-            rate=trained.rate,
-            loss=trained.loss,
-            truth=_truth(trained) if trained.batches else None,
-        )
+            return parts.trainer(model, parts.data_of(self.client, self.num_clients), job)
 
 
 @dataclass(frozen=True)
@@ -289,4 +301,4 @@ def _truth(trained: Trained) -> Truth:
 
 
 def _evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
-    return pack_audit(work.truth if audit.truth else None, work.update if audit.raw else None)
+    return pack_audit(work.truth if audit.truth else None, work.raw)

@@ -34,6 +34,8 @@ class Work:
     loss: float
     truth: Truth | None = None
     """For an audit."""
+    raw: Update | None = None
+    """For an audit: the update of the same samples without any defense."""
 
 
 @dataclass
@@ -99,7 +101,12 @@ def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
     fields = vars(work)
     numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
     truth = {} if work.truth is None else {k: v for k, v in vars(work.truth).items() if v is not None}
-    tensors: State = {"update": {**work.update}, "buffers": {**work.buffers}, "truth": {**truth}}
+    tensors: State = {
+        "update": {**work.update},
+        "buffers": {**work.buffers},
+        "truth": {**truth},
+        "raw": {**(work.raw or {})},
+    }
     return numbers, _flatten(tensors)
 
 
@@ -107,9 +114,13 @@ def _load_work(record: object, tensors: Update) -> Work | None:
     if not isinstance(record, ConfigRecord):
         return None
     parts = cast(dict[str, Update], _unflatten(tensors))
-    truth = Truth(**parts["truth"]) if parts["truth"] else None
-    numbers = cast(dict[str, Any], dict(record.items()))
-    return Work(update=parts["update"], buffers=parts["buffers"], truth=truth, **numbers)
+    return Work(
+        update=parts["update"],
+        buffers=parts["buffers"],
+        truth=Truth(**parts["truth"]) if parts["truth"] else None,
+        raw=parts["raw"] or None,
+        **cast(dict[str, Any], dict(record.items())),
+    )
 
 
 def _name(model_hash: str, part: str) -> str:

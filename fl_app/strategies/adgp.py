@@ -19,7 +19,7 @@ from fl_app.wire import CodecError, decode, encode
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
-"""How far above chance two clients must agree on locations before neither is called an outlier."""
+"""How far above chance, on the way to all, a voter must agree with others not to be called an outlier."""
 
 
 class ADGP(FedSGD):

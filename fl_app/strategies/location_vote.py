@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import median_high
 
 import torch
 from torch import Tensor
@@ -28,14 +30,15 @@ def vote(ballots: Sequence[Masks], generator: torch.Generator) -> Update:
 
 
 def agreement(ballots: Mapping[int, Masks]) -> dict[int, float]:
-    """Return for every voter the share of its positions that another voter names too, in the mean."""
+    """Return for every voter the share of its positions that another voter names too.
+
+    The upper median over the others: as long as half of the others are honest, an
+    honest voter is not judged by how little it has in common with the rest.
+    """
     total = sum(int(mask.sum()) for mask in next(iter(ballots.values())).values())
-    common = {
-        voter: {
-            other: sum(int((mask & ballots[other][name]).sum()) for name, mask in ballot.items())
-            for other in ballots
-            if other != voter
-        }
-        for voter, ballot in ballots.items()
-    }
-    return {voter: sum(shared.values()) / len(shared) / total for voter, shared in common.items()}
+
+    def common(one: Masks, other: Masks) -> float:
+        return sum(int((mask & other[name]).sum()) for name, mask in one.items()) / total
+
+    shared = {pair: common(ballots[pair[0]], ballots[pair[1]]) for pair in combinations(ballots, 2)}
+    return {voter: median_high(share for pair, share in shared.items() if voter in pair) for voter in ballots}

@@ -60,6 +60,13 @@ def test_the_check_itself_fails_on_a_tensor_without_a_device(repository, tmp_pat
         "defense=topk strategy=fed_avg fraction=0.5",
         "model=resnet18 bn=sync rounds=1 clients=2",
         "model=convnet partition=shards",
+        "defense=adgp location=vote",
+        "defense=outpost",
+        "defense=laplace",
+        "defense=soteria defense.rate=0.5",
+        "defense=precode",
+        "defense=ats",
+        "defense=dp_sgd",
     ],
 )
 def test_training_makes_no_tensor_without_the_models_device(repository, overrides):

@@ -43,6 +43,14 @@ def test_ties_are_drawn_anew_in_every_round():
     assert 0 < int(first[:20].sum()) < 20
 
 
-def test_agreement_is_the_mean_share_of_common_positions():
+def test_agreement_is_the_upper_median_of_common_shares():
     ballots = {3: ballot(10, [0, 1, 2, 3]), 5: ballot(10, [0, 1, 2, 4]), 8: ballot(10, [6, 7, 8, 0])}
-    assert agreement(ballots) == {3: (0.75 + 0.25) / 2, 5: (0.75 + 0.25) / 2, 8: 0.25}
+    assert agreement(ballots) == {3: 0.75, 5: 0.75, 8: 0.25}
+
+
+def test_two_that_agree_only_with_each_other_do_not_pass_for_the_majority():
+    honest = {i: ballot(10, [0, 1, 2, 3 + i]) for i in range(3)}
+    colluding = {i: ballot(10, [6, 7, 8, 9]) for i in (7, 8)}
+    agreed = agreement(honest | colluding)
+    assert all(agreed[i] == 0.75 for i in honest)
+    assert all(agreed[i] == 0.0 for i in colluding)
