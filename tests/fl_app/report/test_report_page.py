@@ -112,6 +112,49 @@ class TestWords:
         assert rows[0]["LPIPS"] == "0.250 mean 0.375"
         assert rows[1]["LPIPS"] == "not measured (weights missing)"
 
+    def test_an_attack_on_transformed_images_is_compared_with_both(self, make_run):
+        def change(result):
+            sent = result["attacks"][1]
+            sent["trained"] = {"psnr": [31.0, 29.0], "ssim": [0.9, 0.8], "images": sent["images"]}
+
+        folder = make_run(change=change)
+        page = report(folder)
+        rows = page.table_with("PSNR")
+        assert [row["update"] for row in rows] == [
+            "without the defense",
+            "with the defense",
+            "what was trained on",
+        ]
+        assert rows[2]["PSNR"] == "31.00 dB mean 30.00 dB"
+        assert "the images that this defense put in the originals' place" in page.text
+        # the answer is about the originals
+        assert f"{max(read_result(folder)['attacks'][1]['psnr']):.2f} dB" in page.cards[QUESTIONS[1]]
+
+    def test_says_which_attacked_client_named_the_locations(self, make_run):
+        def change(result):
+            result["attacks"][1]["broadcaster"] = True
+
+        rows = report(make_run(change=change)).table_with("PSNR")
+        assert [row["client"] for row in rows] == ["0", "0 (named the locations)"]
+
+    def test_shows_the_distance_to_the_entropy_bound(self, make_run):
+        def change(result):
+            result["rounds"][4] |= {"uplink_to_bound": 1.0123, "downlink_to_bound": 1.2}
+
+        page = report(make_run(change=change))
+        assert "In round 5 an update took 1.012 times its entropy bound, a download 1.200 times" in page.text
+        assert page.table_with("up / bound")[4]["up / bound"] == "1.012"
+        assert "entropy bound" not in report(make_run("other")).text
+
+    def test_shows_the_notes_of_rounds_the_first_ones_openly(self, make_run):
+        def change(result):
+            for row in result["rounds"]:
+                row["notes"] = [f"client {row['round']} was outvoted", "twice"]
+
+        page = report(make_run(change=change))
+        assert "round 1: client 1 was outvoted" in page.text
+        assert "12 more" in page.text
+
     def test_says_that_the_users_worst_case_is_the_attackers_best(self, make_run):
         assert "worst case for the user, which is the best image for the attacker" in report(make_run()).text
 
