@@ -74,8 +74,21 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
             timeout=config["timeout"] or float("inf"),
             evaluate_fn=_RoundEnd(parts, results, advance),
         )
-    results.content["notes"] += auditor.notes
+    results.content["notes"] += auditor.notes + _privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
+
+
+def _privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
+    if not strategy.records or strategy.records[-1].epsilon is None:
+        return []
+    notes = [
+        "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
+    ]
+    if any(sighting.truth is not None for sighting in sightings):
+        notes.append(
+            "differential privacy: what audited clients revealed for the scores is not part of epsilon"
+        )
+    return notes
 
 
 @dataclass

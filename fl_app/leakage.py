@@ -67,7 +67,7 @@ def _attack(sighting: Sighting, undefended: bool, parts: ServerParts, folder: Pa
         "notes": list(result.notes),
         "seconds": seconds,
     }
-    scores = _scores(result, sighting, parts)
+    scores = _scores(result, sighting, parts, undefended)
     if observation.labels is not None:
         scores["labels"] = None  # to recover what was granted is no success
     return entry | scores | _pictures(result, sighting, parts, folder, update)
@@ -94,13 +94,13 @@ def _granted(observation: Observation) -> dict[str, Any]:
     }
 
 
-def _scores(result: Any, sighting: Sighting, parts: ServerParts) -> dict[str, Any]:
-    """Score against the client's own samples and, where it trained on others, against those too."""
+def _scores(result: Any, sighting: Sighting, parts: ServerParts, undefended: bool) -> dict[str, Any]:
+    """Score against the client's own samples and, where the defense trained on others, against those too."""
     truth = sighting.truth
     if truth is None:
         return dict(_UNSCORED)
     scores = _UNSCORED | dict(parts.score(result, truth))
-    if truth.trained is not None and hasattr(result, "images"):
+    if truth.trained is not None and hasattr(result, "images") and not undefended:
         scores["trained"] = dict(parts.score(result, Truth(truth.trained, truth.labels))) | {
             "images": f"{_stem(sighting)}-trained.png"
         }

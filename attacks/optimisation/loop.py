@@ -16,6 +16,8 @@ Objective = Callable[[Variables], Tensor]
 """From variables to one number per problem (P,), differentiable."""
 Schedule = Callable[[float], float]
 """From progress in [0, 1) to a learning rate."""
+Guide = Callable[[Variables, float], Tensor]
+"""From variables and progress to a further penalty each (P,): it steers the search, but does not judge it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +42,14 @@ def minimise(
     steps: int,
     project: Callable[[Variables], Variables],
     redraw: Callable[[int], Variables],
+    guide: Guide | None = None,
     time_budget: float | None = None,
     on_step: StepListener | None = None,
 ) -> Outcome:
     """Minimise independent problems side by side.
 
-    ``redraw(p)`` gives a new start for problem ``p``. With a ``time_budget`` in seconds
+    ``redraw(p)`` gives a new start for problem ``p``. Steps go down the objective plus the
+    ``guide``; which iterate is the best, the objective alone decides. With a ``time_budget`` in seconds
     the schedule follows whichever is further on, the steps or the clock, so that a run
     that is cut short still ends on its small learning rates.
     """
@@ -56,13 +60,14 @@ def minimise(
         nonlocal broken
         leaves = {name: value.detach().requires_grad_(True) for name, value in variables.items()}
         values = objective(leaves)
-        gradients = dict(zip(leaves, torch.autograd.grad(values.sum(), list(leaves.values())), strict=True))
+        total = values.sum() if guide is None else (values + guide(leaves, progress)).sum()
+        gradients = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
         values = values.detach()
         best.offer(variables, values)
         broken = ~_finite({**gradients, "": values})
         return values, gradients
 
-    variables, redrawn, done = project(start), 0, 0
+    variables, redrawn, done, progress = project(start), 0, 0, 0.0
     began = time.monotonic()
     while done < steps:
         progress = done / steps

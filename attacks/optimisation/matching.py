@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.base import StepListener
 from attacks.optimisation.client_gradient import Loss, client_gradient
-from attacks.optimisation.loop import Outcome, Schedule, minimise
+from attacks.optimisation.loop import Guide, Outcome, Schedule, minimise
 from attacks.optimisation.objectives import Matching
 from attacks.optimisation.optimisers import Optimiser, Variables
 from attacks.optimisation.problem import Problem
@@ -25,6 +25,12 @@ MEMORY_BUDGET = 2 * 2**30
 # that a step's measured growth, on ResNets of two widths, stays within it and 100 MB
 _GRAPH_ACTIVATIONS, _GRAPH_PARAMETERS = 10, 11
 _WORTH_THREADS = 64 * 2**20
+
+
+Prior = Callable[[Variables], Tensor]
+"""From stacked variables to one penalty each (P,)."""
+Owners = Sequence[int]
+"""For each guess of a stack, the number of its problem."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,12 @@ class Recipe:
     optimiser: Callable[[], Optimiser]
     schedule: Schedule
     steps: int
-    priors: tuple[tuple[float, Callable[[Variables], Tensor]], ...] = ()
+    priors: tuple[tuple[float, Prior], ...] = ()
     """Weights and penalties, added to the distance."""
+    own_priors: Callable[[Owners], Sequence[tuple[float, Prior]]] = lambda owners: ()
+    """Likewise, for a stack of guesses whose problems the penalties must tell apart."""
+    guide: Callable[[Owners], Guide] | None = None
+    """For a stack that has all restarts of its problems: what draws them to each other."""
     project: Callable[[Variables], Variables] = lambda variables: variables
     masked: bool = False
     """Match only the entries that were sent."""
@@ -81,9 +91,14 @@ def match_gradients(
     guesses = [(p, r) for p in range(len(problems)) for r in range(restarts)]
     size = graph_size(problems[0])
     at_once = max(1, MEMORY_BUDGET // size)
+    notes: list[str] = []
+    if recipe.guide is not None and at_once < restarts:
+        recipe = replace(recipe, guide=None)
+        notes.append(f"memory for {at_once} of {restarts} restarts at once: none is drawn to the others")
+    if recipe.guide is not None:
+        at_once -= at_once % restarts
     stacks = [guesses[i : i + at_once] for i in range(0, len(guesses), at_once)]
     outcomes: list[Outcome] = []
-    notes: list[str] = []
     began = time.monotonic()
     device = problems[0].device
     # a model that draws numbers takes them from torch's own generator
@@ -176,7 +191,8 @@ def _solve(
     time_budget: float | None,
     on_step: StepListener | None,
 ) -> tuple[Outcome, str | None]:
-    own = [problems[p] for p, _ in stack]
+    owners = [p for p, _ in stack]
+    own = [problems[p] for p in owners]
     device = own[0].device
     generators = [torch.Generator().manual_seed(seed + r) for _, r in stack]
 
@@ -185,15 +201,17 @@ def _solve(
 
     starts = [draw(guess) for guess in range(len(stack))]
     start = {name: torch.stack([variables[name] for variables in starts]) for name in starts[0]}
-    known = torch.stack([labels[p] for p, _ in stack])
+    known = torch.stack([labels[p] for p in owners])
     sent = torch.stack([problem.sent for problem in own]) if recipe.masked else None
     distance = recipe.matching(torch.stack([problem.target for problem in own]), sent)
     example = recipe.decode(recipe.project(start), known)
     gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss)
 
+    priors = (*recipe.priors, *recipe.own_priors(owners))
+
     def objective(variables: Variables) -> Tensor:
         value = distance(gradient(*recipe.decode(variables, known)))
-        for weight, prior in recipe.priors:
+        for weight, prior in priors:
             value = value + weight * prior(variables)
         return value
 
@@ -205,6 +223,7 @@ def _solve(
         steps=recipe.steps,
         project=recipe.project,
         redraw=draw,
+        guide=None if recipe.guide is None else recipe.guide(owners),
         time_budget=time_budget,
         on_step=on_step,
     )
