@@ -1,4 +1,4 @@
-"""The commands: ``fl-app`` (Hydra), ``flower-simulation`` (Flower's old one) and ``fl-app-report``."""
+"""The commands: ``fl-app`` (Hydra), ``flower-simulation`` (Flower's old one), reports, and new attacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.console import Console
 
-from fl_app import server_app
+from fl_app import attack_command, server_app
 from fl_app.engine import ENGINES, fuse, read_app, run_app
 from fl_app.job import run_job
 from fl_app.overrides import CONF_DIR, CONFIG_NAME, ConfigError, compose, join_overrides, split_overrides
@@ -48,6 +48,11 @@ def simulate() -> None:
 def report() -> None:
     """Run ``fl-app-report DIR…``: rebuild reports, and compare when there are several runs."""
     _guard("fl-app-report", _report)
+
+
+def attack() -> None:
+    """Run ``fl-app-attack RUN attack=…``: attack a finished run again, without training."""
+    _guard(attack_command.COMMAND, _attack)
 
 
 def _guard(name: str, command: Callable[[], None]) -> None:
@@ -145,6 +150,13 @@ def _json(text: str) -> dict[str, Any]:
 
 def _announce(folder: Path) -> None:
     print("\n".join([*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]), flush=True)
+
+
+def _attack() -> None:
+    args = attack_command.arguments().parse_args()
+    _check_before_hydra(args.overrides)
+    attack_command.attack_again(args.run, args.overrides)
+    _announce(args.run)
 
 
 def _report() -> None:

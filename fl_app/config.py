@@ -13,6 +13,8 @@ from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fl_app.attacker import Attacker
+from fl_app.audit import Public
 from fl_app.client import ClientParts
 from fl_app.data import Dataset, label_histogram
 from fl_app.defenses import Defense, protect
@@ -34,9 +36,8 @@ class ServerParts:
     model: nn.Module
     spec: ModelSpec
     strategy: FedSGD
-    attack: Callable[..., Any] | None
-    score: Callable[..., Any]
-    aligned: Callable[..., Any]
+    public: Public
+    attacker: Attacker | None
 
 
 @lru_cache(maxsize=2)
@@ -89,11 +90,54 @@ def server_parts(overrides: str) -> ServerParts:
         model=model,
         spec=spec,
         strategy=strategy,
-        attack=_build(cfg, "attack.method") if cfg.attack.method is not None else None,
+        public=Public(
+            num_classes=dataset.num_classes,
+            input_shape=dataset.in_shape,
+            mean=dataset.mean,
+            std=dataset.std,
+            defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
+            training=cfg.client.mode == "train",
+        ),
+        attacker=_attacker(cfg),
+    )
+
+
+def attack_parts(overrides: str, spec: ModelSpec) -> tuple[Attacker, nn.Module]:
+    """Build what an attack on a finished run needs: the attacker, and the model that was trained."""
+    cfg = compose(overrides)
+    _prepare_process(cfg)
+    attacker = _attacker(cfg)
+    if attacker is None:
+        raise ConfigError("attack: choose one; attack=none attacks nothing")
+    try:
+        # a run's folder may come from elsewhere: of other models only the one that is asked for is built
+        model = build_model(spec, allowed=[cfg.model._target_])
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
+
+
+def _attacker(cfg: DictConfig) -> Attacker | None:
+    """Build the attack in the forms that are asked for; one without a choice has its own form alone."""
+    if cfg.attack.method is None:
+        return None
+    wanted = cfg.attack.get("adaptive")
+    forms = {form: _attack(cfg, form) for form in ((False, True) if wanted == "both" else (bool(wanted),))}
+    return Attacker(
+        name=cfg.attack.name,
+        forms=forms,
+        grant_labels=cfg.attack.grant.labels,
         # by name: this package never imports the attacks
         score=get_method("attacks.score.score"),
         aligned=get_method("attacks.score.aligned"),
     )
+
+
+def _attack(cfg: DictConfig, adaptive: bool) -> Any:
+    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack.method))
+    if "adaptive" in node:
+        node["adaptive"] = adaptive
+    return _build(OmegaConf.create({"attack": {"method": node}}), "attack.method")
 
 
 def _prepare_process(cfg: DictConfig) -> None:

@@ -20,6 +20,7 @@ from fl_app.leakage import attack_sightings
 from fl_app.progress import track
 from fl_app.report import plot_partition, write_report
 from fl_app.results import Results, run_folder
+from fl_app.sighting_files import save_sightings
 from fl_app.strategies import FedSGD
 from fl_app.tap import TappedGrid
 from fl_app.training import batch_norm, evaluate
@@ -42,7 +43,10 @@ def run_federation(grid: Grid, overrides: str) -> Path:
         try:
             sightings = _train(grid, parts, results)
             _save_model(parts.strategy, folder / "model.safetensors")
-            attack_sightings(sightings, parts, results)
+            if config["audit"]["store"]:
+                save_sightings(folder, sightings, parts.spec, parts.public)
+            if parts.attacker is not None:
+                attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
         except KeyboardInterrupt:
             results.finish("interrupted", "interrupted by the user")
             raise
@@ -63,7 +67,8 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
         rounds=config["attack"]["rounds"],
         clients=config["attack"]["clients"],
         model=lambda: (strategy.weights, strategy.buffers),
-        **config["audit"],
+        batch_size=config["audit"]["batch_size"],
+        contrast=config["audit"]["contrast"],
     )
     with track("rounds", config["rounds"]) as advance:
         strategy.start(

@@ -188,6 +188,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.store": (lambda v: isinstance(v, bool), "true or false"),
         "attack.rounds": (_numbers(1), "a list of rounds (from 1 on) or 'all'"),
         "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
     }
@@ -197,6 +198,9 @@ def _check(config: Mapping[str, Any]) -> None:
             value = value[part]
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    adaptive = config["attack"].get("adaptive", False)
+    if adaptive != "both" and not isinstance(adaptive, bool):
+        raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
     choices = config["choices"]
     if choices["defense"] == "adgp" and choices["strategy"] != "fed_sgd":
         raise ConfigError(f"strategy: defense=adgp brings its own, got strategy={choices['strategy']}")

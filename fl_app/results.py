@@ -45,6 +45,22 @@ class Results:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
         self.save()
 
+    @classmethod
+    def reopen(cls, folder: Path) -> Results:
+        """Go on with a run that has ended; its config and rounds stay as they are."""
+        path = folder / "result.json"
+        try:
+            content = json.loads(path.read_text())
+            known = isinstance(content["attacks"], list) and isinstance(content["notes"], list)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: cannot be read: {error}") from error
+        if not known:
+            raise ValueError(f"{path}: is not the result of a run")
+        results = cls.__new__(cls)
+        results.folder, results.content = folder, content
+        results._start, results._saved = time.perf_counter() - content["summary"].get("seconds", 0.0), 0.0
+        return results
+
     def add_round(
         self, record: RoundRecord, *, accuracy: float | None, loss: float | None, seconds: float
     ) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"cli", "__main__", "ats_command"},
+    {"cli", "__main__", "ats_command", "attack_command"},
     {"job"},
     {"client_app", "server_app", "engine"},
     {"federation"},
     {"leakage"},
     {"config", "results", "report"},
-    {"overrides", "client", "audit", "strategies", "tap"},
+    {"overrides", "client", "attacker", "audit", "sighting_files", "strategies", "tap"},
     {"messages", "client_state"},
     {"training", "defenses"},
     {"data"},

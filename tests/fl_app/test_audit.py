@@ -184,9 +184,10 @@ def test_what_was_seen_in_round_one_stays_what_it_was_until_it_is_attacked(tmp_p
     """Evaluation after every round must not write into the weights that the attacker keeps."""
     seen: list[Observation] = []
 
-    def remember(attack, observation, title):
-        seen.append(observation)
-        return Reconstruction(images=torch.zeros(1, 3, 32, 32), labels=None, objective=0.0, notes=())
+    def remember(attacker, cases, observations):
+        seen.extend(observations)
+        blank = Reconstruction(images=torch.zeros(1, 3, 32, 32), labels=None, objective=0.0, notes=())
+        return [blank for _ in observations]
 
     monkeypatch.setattr(leakage, "_run", remember)
     text = f"{SMALL} attack=ig rounds=4 evaluate_every=1 defense=dgp run_dir={tmp_path}"

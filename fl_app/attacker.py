@@ -1,0 +1,21 @@
+"""An attack as it was configured, and what judges its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """The forms of one attack; this package knows attacks only as callables that a config names."""
+
+    name: str
+    forms: Mapping[bool, Callable[..., Any]]
+    """By whether the attack knows of the defense and adapts to it."""
+    grant_labels: bool
+    score: Callable[..., Any]
+    """From a result and the truth to numbers."""
+    aligned: Callable[..., Any]
+    """A result's images in the order of the truth."""
