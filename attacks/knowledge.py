@@ -1,0 +1,47 @@
+"""What an attacker knows of the defense: its parts by name, with their settings.
+
+A defense is public: the server hands it out. An observation carries it as the
+config does, a tree of ``_target_`` nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fl_app.types import Observation
+
+_CONTAINERS = ("chain", "protect")
+_FEEDBACK = "error_feedback"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One transform or training-time defense."""
+
+    name: str
+    """Of its factory, such as `prune_dual`."""
+    settings: Mapping[str, object]
+    feedback: bool
+    """Whether what it withholds comes back in later rounds."""
+
+
+def defense_parts(obs: Observation) -> list[Part]:
+    """Return the parts of the defense in the order in which they are applied; none if it is not known."""
+    return list(_parts(obs.defense, feedback=False)) if obs.defense is not None else []
+
+
+def find_part(obs: Observation, *names: str) -> Part | None:
+    """Return the first part that has one of these names."""
+    return next((part for part in defense_parts(obs) if part.name in names), None)
+
+
+def _parts(node: Mapping[str, object], feedback: bool) -> Iterator[Part]:
+    name = str(node.get("_target_", "")).rpartition(".")[2]
+    if name in _CONTAINERS or name == _FEEDBACK or not name:
+        wrapped = feedback or (name == _FEEDBACK and node.get("enabled", True) is not False)
+        for child in node.values():
+            if isinstance(child, Mapping):
+                yield from _parts(child, wrapped)
+    else:
+        yield Part(name, {key: value for key, value in node.items() if key != "_target_"}, feedback)

@@ -1,0 +1,61 @@
+"""An attacker reads the defense off its config, whatever it is wrapped in."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from attacks.knowledge import Part, defense_parts, find_part
+from fl_app.overrides import compose
+from fl_app.types import Observation
+
+DEFENSES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "defense").glob("*.yaml"))
+
+
+def observed(defense) -> Observation:
+    return Observation(nn.Linear(2, 2), {"weight": torch.ones(2, 2)}, defense=defense)
+
+
+def configured(overrides: str) -> Observation:
+    return observed(OmegaConf.to_container(compose(overrides).defense))
+
+
+def test_a_defense_that_is_not_known_has_no_parts():
+    assert defense_parts(observed(None)) == []
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_every_defense_here_is_one_part(name):
+    (part,) = defense_parts(configured(f"defense={name}"))
+    assert part.name not in ("chain", "error_feedback", "protect")
+
+
+def test_settings_and_error_feedback_are_known():
+    dgp = {"k1": 0.05, "k2": 0.75}
+    assert defense_parts(configured("defense=dgp")) == [Part("prune_dual", dgp, feedback=True)]
+    (ablation,) = defense_parts(configured("defense=dgp error_feedback=false"))
+    assert not ablation.feedback
+    assert find_part(configured("defense=gaussian"), "add_laplace", "add_gaussian").settings == {"std": 0.01}
+    assert find_part(configured("defense=gaussian"), "take_sign") is None
+
+
+def test_several_defenses_keep_their_order():
+    tree = {
+        "_target_": "fl_app.defenses.protect",
+        "ats": {"_target_": "fl_app.defenses.ats", "policies": [[1, 2, 3]]},
+        "rest": {
+            "_target_": "fl_app.transforms.chain",
+            "prune": {
+                "_target_": "fl_app.transforms.error_feedback",
+                "inner": {"_target_": "fl_app.transforms.keep_topk", "k": 0.1},
+            },
+            "round": {"_target_": "fl_app.transforms.round_int8"},
+        },
+    }
+    assert defense_parts(observed(tree)) == [
+        Part("ats", {"policies": [[1, 2, 3]]}, feedback=False),
+        Part("keep_topk", {"k": 0.1}, feedback=True),
+        Part("round_int8", {}, feedback=False),
+    ]
