@@ -171,7 +171,7 @@ def _scores(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
     if truth is None:
         return dict(_UNSCORED)
     scores = _UNSCORED | dict(attacker.score(result, truth))
-    if truth.trained is not None and hasattr(result, "images") and not case.undefended:
+    if truth.trained is not None and len(getattr(result, "images", ())) and not case.undefended:
         scores["trained"] = dict(attacker.score(result, Truth(truth.trained, truth.labels))) | {
             "images": f"{case.stem}-trained.png"
         }
@@ -182,7 +182,7 @@ def _pictures(
     case: _Case, result: Any, attacker: Attacker, folder: Path, labels_from: str
 ) -> dict[str, str | None]:
     """Save what was recovered, in the truth's order where it is known, and the truth itself."""
-    if not hasattr(result, "images"):
+    if not hasattr(result, "images") or not len(result.images):
         return {"images": None, "truth": None}
     form = ("-adaptive" if case.adaptive else "") + ("" if labels_from == "granted" else f"-{labels_from}")
     paths: dict[str, str | None] = {

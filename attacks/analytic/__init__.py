@@ -1,0 +1,15 @@
+"""Attacks that solve for the inputs instead of searching for them."""
+
+from attacks.analytic.completion import Completion, CompletionError, complete_matrix
+from attacks.analytic.first_linear import first_linear
+from attacks.analytic.low_rank import CompletedUpdate, complete_low_rank, complete_update
+
+__all__ = [
+    "CompletedUpdate",
+    "Completion",
+    "CompletionError",
+    "complete_low_rank",
+    "complete_matrix",
+    "complete_update",
+    "first_linear",
+]
