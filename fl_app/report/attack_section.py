@@ -40,7 +40,7 @@ def attack_section(run: Run) -> list[Child]:
     header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
         [
-            f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
+            _name_cell(run, attack),
             update_words(run, attack),
             *(_score_cell(metric, attack) for metric in shown),
             _label_cell(attack),
@@ -62,10 +62,28 @@ def attack_section(run: Run) -> list[Child]:
         ),
         table(header, rows, words=2),
         _trained_remark(run),
+        _tuning_remark(run),
         _unscored_remark(run),
         _grants(run),
         _attack_notes(run),
     ]
+
+
+def _name_cell(run: Run, attack: Attack) -> str:
+    if not attack.adaptive:
+        return attack.name
+    return f"{attack.name} (adaptive{', under-tuned' if _is_behind(run, attack) else ''})"
+
+
+def _is_behind(run: Run, attack: Attack) -> bool:
+    """Say whether an attacker who knows the defense did worse than the same one who does not."""
+
+    def case(one: Attack) -> tuple[object, ...]:
+        return one.name, one.update, one.round, one.client, one.labels_from
+
+    plain = [other for other in run.attacks if not other.adaptive and case(other) == case(attack)]
+    theirs, ours = mean_score(PSNR, plain), mean_score(PSNR, [attack])
+    return theirs is not None and ours is not None and ours < theirs
 
 
 def _client_cell(attack: Attack) -> str:
@@ -92,6 +110,16 @@ def _label_cell(attack: Attack) -> str:
         if name in attack.labels
     ]
     return ", ".join(known) or DASH
+
+
+def _tuning_remark(run: Run) -> Html | None:
+    if not any(attack.adaptive and _is_behind(run, attack) for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        "An adaptive attacker could always do what the plain one does. Where its mean PSNR is behind, "
+        "it is under-tuned, and the plain result is what counts.",
+    )
 
 
 def _trained_remark(run: Run) -> Html | None:

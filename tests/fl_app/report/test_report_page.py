@@ -130,6 +130,17 @@ class TestWords:
         # the answer is about the originals
         assert f"{max(read_result(folder)['attacks'][1]['psnr']):.2f} dB" in page.cards[QUESTIONS[1]]
 
+    @pytest.mark.parametrize(("gain", "name"), [(-1.0, "ig (adaptive, under-tuned)"), (1.0, "ig (adaptive)")])
+    def test_an_adaptive_attacker_that_does_worse_than_the_plain_one_is_flagged(self, make_run, gain, name):
+        def change(result):
+            sent = result["attacks"][1]
+            psnr = [value + gain for value in sent["psnr"]]
+            result["attacks"].append({**sent, "adaptive": True, "psnr": psnr})
+
+        page = report(make_run(change=change))
+        assert [row["attack"] for row in page.table_with("PSNR")] == ["ig", "ig", name]
+        assert ("the plain result is what counts" in page.text) == (gain < 0)
+
     def test_says_which_attacked_client_named_the_locations(self, make_run):
         def change(result):
             result["attacks"][1]["broadcaster"] = True
