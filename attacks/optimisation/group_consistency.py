@@ -27,13 +27,13 @@ REACH = 4
 class GroupConsistency:
     """Penalises the mean squared distance of guesses to the registered mean of their problem.
 
-    ``owners`` gives each guess's problem, ``labels`` each problem's own (B,).
+    ``owners`` gives each guess's problem, ``labels`` its labels (P, B).
     """
 
-    def __init__(self, weight: float, owners: Sequence[int], labels: Sequence[Tensor]):
+    def __init__(self, weight: float, owners: Sequence[int], labels: Tensor):
         self.weight = weight
         self.labels = labels
-        self.groups = {owner: [i for i, o in enumerate(owners) if o == owner] for owner in owners}
+        self.groups = [[i for i, o in enumerate(owners) if o == owner] for owner in dict.fromkeys(owners)]
         self.period = -1
         self.agreed: Tensor | None = None
 
@@ -50,9 +50,9 @@ class GroupConsistency:
     def agree(self, images: Tensor) -> Tensor:
         """Return, for each guess, the images (B, C, H, W) that its group agrees on, in its own order."""
         agreed = torch.empty_like(images)
-        for owner, members in self.groups.items():
-            group = images[members]
-            orders = torch.stack([_order_like(group[0], one, self.labels[owner]) for one in group])
+        for members in self.groups:
+            group, labels = images[members], self.labels[members[0]]
+            orders = torch.stack([_order_like(group[0], one, labels) for one in group])
             arranged = torch.stack([one[order] for one, order in zip(group, orders, strict=True)])
             mean = registered_mean(arranged, REACH)
             for member, order in zip(members, orders, strict=True):

@@ -8,7 +8,7 @@ algorithm reads as for a single problem while the questions of all are answered 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,15 +32,16 @@ Search = Generator[Tensor, Answer, Tensor]
 
 
 class LBFGS:
-    """Up to ``iterations`` quasi-Newton steps a call, out of the last ``history`` ones.
+    """Up to ``iterations`` quasi-Newton steps and ``evaluations`` a call, out of the last ``history`` steps.
 
-    A call evaluates at most 5/4 times as often, as torch's does. The learning rate is the
-    first length that a line search tries, along the gradient while there is no history.
+    The learning rate is the first length that a line search tries, along the gradient
+    while there is no history.
     """
 
-    def __init__(self, *, history: int = 100, iterations: int = 20):
+    def __init__(self, *, history: int = 100, iterations: int = 20, evaluations: int = 25):
         self.history = history
         self.iterations = iterations
+        self.evaluations = evaluations
         self.memories: list[_Memory] = []
 
     def step(self, variables: Variables, evaluate: Evaluate, lr: float) -> Variables:
@@ -51,18 +52,16 @@ class LBFGS:
         searches: dict[int, Search] = {}
         for p, (memory, answer) in enumerate(zip(self.memories, _answers(evaluate, variables), strict=True)):
             if math.isfinite(answer.value):
-                searches[p] = _descend(ends[p].clone(), answer, memory, lr, self.iterations)
+                searches[p] = self._descend(ends[p].clone(), answer, memory, lr)
         asked = ends.clone()
-        advance = {p: next for p in searches}  # a generator is started by next, then answered by send
-        answers: list[Answer] = []
+        answers: Sequence[Answer | None] = [None] * len(ends)
         while searches:
             for p, search in list(searches.items()):
                 try:
-                    asked[p] = advance[p](search) if p in advance else search.send(answers[p])
+                    asked[p] = _ask(search, answers[p])
                 except StopIteration as end:
                     asked[p] = ends[p] = end.value
                     del searches[p]
-            advance = {}
             if searches:
                 answers = _answers(evaluate, _unpack(asked, variables))
         return _unpack(ends, variables)
@@ -72,6 +71,25 @@ class LBFGS:
         for memory, forget in zip(self.memories, which.tolist(), strict=False):
             if forget:
                 memory.clear()
+
+    def _descend(self, point: Tensor, here: Answer, memory: _Memory, lr: float) -> Search:
+        evaluations = self.evaluations - 1  # one was spent on the start
+        for _ in range(self.iterations):
+            direction = memory.direction(here.gradient)
+            line = _Line(point, direction, here, evaluations)
+            # not below zero: flat ground, or rounding has spoilt the history
+            found = (
+                (yield from _line_search(line, lr * memory.reach(here.gradient))) if line.slope < 0 else None
+            )
+            if found is None:
+                memory.clear()  # so that the next call tries the gradient itself
+                break
+            step = found.length * direction
+            memory.add(step, found.gradient - here.gradient)
+            point, here, evaluations = point + step, Answer(found.value, found.gradient), line.evaluations
+            if evaluations <= 0:
+                break
+        return point
 
 
 def _pack(variables: Variables) -> Tensor:
@@ -90,26 +108,8 @@ def _answers(evaluate: Evaluate, variables: Variables) -> list[Answer]:
     return [Answer(value, gradient) for value, gradient in zip(values.tolist(), flat, strict=True)]
 
 
-def _descend(point: Tensor, here: Answer, memory: _Memory, lr: float, iterations: int) -> Search:
-    evaluations = iterations * 5 // 4 - 1
-    for _ in range(iterations):
-        length = lr if memory.added else lr * min(1.0, 1.0 / max(float(here.gradient.abs().sum()), 1e-30))
-        direction = memory.direction(here.gradient)
-        slope = _dot(here.gradient, direction)
-        if not slope < 0:
-            memory.clear()  # flat ground, or rounding has spoilt the history
-            break
-        trial, used = yield from _line_search(point, direction, here.value, slope, length, evaluations)
-        evaluations -= used
-        if trial is None:
-            memory.clear()  # the next call tries the gradient itself
-            break
-        step = trial.length * direction
-        memory.add(step, trial.gradient - here.gradient)
-        point, here = point + step, Answer(trial.value, trial.gradient)
-        if evaluations <= 0:
-            break
-    return point
+def _ask(search: Search, answer: Answer | None) -> Tensor:
+    return next(search) if answer is None else search.send(answer)
 
 
 class _Memory:
@@ -140,6 +140,10 @@ class _Memory:
         used = min(self.added, self.size)
         self.products[:used, slot] = (s[:used] @ change).double()
         self.scale = curvature / _dot(change, change)
+
+    def reach(self, gradient: Tensor) -> float:
+        """Return the length to try first: the directions have a scale of their own once there is history."""
+        return 1.0 if self.added else 1.0 / max(1.0, float(gradient.abs().sum()))
 
     def direction(self, gradient: Tensor) -> Tensor:
         """Return ``-H g`` with the inverse Hessian ``H`` that the pairs imply.
@@ -177,71 +181,93 @@ class _Trial(NamedTuple):
     gradient: Tensor
 
 
-def _line_search(
-    point: Tensor, direction: Tensor, value: float, slope: float, length: float, evaluations: int
-) -> Generator[Tensor, Answer, tuple[_Trial | None, int]]:
-    """Return a trial that meets the strong Wolfe conditions, or the lowest found, and the evaluations used.
+class _Line:
+    """The way from a point along a direction, and how many evaluations may still be spent on it."""
 
-    Brackets a length, then narrows the bracket (Nocedal and Wright 2006, Algorithms 3.5
-    and 3.6, by cubic interpolation). None if no trial was lower than the start.
+    def __init__(self, point: Tensor, direction: Tensor, here: Answer, evaluations: int):
+        self.point = point
+        self.direction = direction
+        self.evaluations = evaluations
+        self.slope = _dot(here.gradient, direction)
+        self.start = _Trial(0.0, here.value, self.slope, here.gradient)
+
+    def at(self, length: float) -> Generator[Tensor, Answer, _Trial]:
+        self.evaluations -= 1
+        answer = yield self.point + length * self.direction
+        return _Trial(length, answer.value, _dot(answer.gradient, self.direction), answer.gradient)
+
+    def is_lower(self, trial: _Trial) -> bool:
+        return trial.value <= self.start.value + SUFFICIENT * trial.length * self.slope
+
+    def is_flatter(self, trial: _Trial) -> bool:
+        return abs(trial.slope) <= -CURVATURE * self.slope
+
+
+def _line_search(line: _Line, length: float) -> Generator[Tensor, Answer, _Trial | None]:
+    """Return a trial that meets the strong Wolfe conditions, or else the lowest found.
+
+    None if no trial was lower than the start. After Nocedal and Wright 2006, Algorithms
+    3.5 and 3.6, by cubic interpolation.
     """
-    start = _Trial(0.0, value, slope, direction)
-    used = 0
+    low, high = yield from _bracket(line, length)
+    if high is not None:
+        low = yield from _narrow(line, low, high)
+    return low if low.value < line.start.value else None
 
-    def sufficient(trial: _Trial) -> bool:
-        return trial.value <= value + SUFFICIENT * trial.length * slope
 
-    def flat(trial: _Trial) -> bool:
-        return abs(trial.slope) <= -CURVATURE * slope
-
-    before, trial = start, (yield from _try(point, direction, length))
-    used += 1
-    while True:
-        if not sufficient(trial) or (used > 2 and trial.value >= before.value):
-            low, high = (before, trial) if before.value <= trial.value else (trial, before)
-            break
-        if flat(trial) or used >= evaluations:
-            return trial, used
+def _bracket(line: _Line, length: float) -> Generator[Tensor, Answer, tuple[_Trial, _Trial | None]]:
+    """Lengthen the step until a minimum lies behind; a trial returned alone need not be bettered."""
+    before, trial = line.start, (yield from line.at(length))
+    while line.is_lower(trial) and trial.value < before.value:
+        if line.is_flatter(trial) or line.evaluations <= 0:
+            return trial, None
         if trial.slope >= 0:
-            low, high = (before, trial) if before.value <= trial.value else (trial, before)
             break
         shortest = trial.length + 0.01 * (trial.length - before.length)
         length = _interpolate(before, trial, shortest, 10 * trial.length)
-        before, trial = trial, (yield from _try(point, direction, length))
-        used += 1
+        before, trial = trial, (yield from line.at(length))
+    return _lower_first(before, trial)
 
+
+def _narrow(line: _Line, low: _Trial, high: _Trial) -> Generator[Tensor, Answer, _Trial]:
+    """Shrink a bracket around its lower end until that meets both conditions."""
     cramped = False
-    while used < evaluations and abs(high.length - low.length) > torch.finfo(point.dtype).eps * high.length:
-        shortest, longest = sorted((low.length, high.length))
-        length = _interpolate(*sorted((low, high), key=lambda t: t.length), shortest, longest)
-        margin = 0.1 * (longest - shortest)
-        near = min(longest - length, length - shortest) < margin
-        # the second trial in a row beside an end of the bracket is moved inwards, lest it hardly narrows
-        if near and (cramped or length >= longest or length <= shortest):
-            length = longest - margin if longest - length < length - shortest else shortest + margin
-            cramped = False
-        else:
-            cramped = near
-        trial = yield from _try(point, direction, length)
-        used += 1
-        if not sufficient(trial) or trial.value >= low.value:
-            high = trial
+    precision = torch.finfo(line.point.dtype).eps
+    while line.evaluations > 0 and abs(high.length - low.length) > precision * high.length:
+        length, cramped = _inside(low, high, cramped)
+        trial = yield from line.at(length)
+        if not line.is_lower(trial) or trial.value >= low.value:
+            low, high = _lower_first(low, trial)
             continue
-        if flat(trial):
-            return trial, used
+        if line.is_flatter(trial):
+            return trial
         if trial.slope * (high.length - low.length) >= 0:
             high = low
         low = trial
-    return (low if low.value < value else None), used
+    return low
 
 
-def _try(point: Tensor, direction: Tensor, length: float) -> Generator[Tensor, Answer, _Trial]:
-    answer = yield point + length * direction
-    return _Trial(length, answer.value, _dot(answer.gradient, direction), answer.gradient)
+def _inside(low: _Trial, high: _Trial, cramped: bool) -> tuple[float, bool]:
+    """Return a length within the bracket, and whether it lies so near an end that it may hardly narrow it.
+
+    The second such length in a row, or one on the very end, is moved inwards.
+    """
+    left, right = (low, high) if low.length < high.length else (high, low)
+    length = _interpolate(left, right, left.length, right.length)
+    margin = 0.1 * (right.length - left.length)
+    below, above = length - left.length, right.length - length
+    near = min(below, above) < margin
+    if near and (cramped or min(below, above) <= 0):
+        return (right.length - margin if above < below else left.length + margin), False
+    return length, near
+
+
+def _lower_first(a: _Trial, b: _Trial) -> tuple[_Trial, _Trial]:
+    return (a, b) if a.value <= b.value else (b, a)
 
 
 def _interpolate(left: _Trial, right: _Trial, shortest: float, longest: float) -> float:
-    """Return where the cubic through two trials has its minimum, within limits; their middle if it has none."""
+    """Return where the cubic through two trials is lowest, within limits; the middle if it has no minimum."""
     middle = (shortest + longest) / 2
     d1 = left.slope + right.slope - 3 * (left.value - right.value) / (left.length - right.length)
     square = d1 * d1 - left.slope * right.slope

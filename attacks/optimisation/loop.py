@@ -19,6 +19,9 @@ Schedule = Callable[[float], float]
 Guide = Callable[[Variables, float], Tensor]
 """From variables and progress to a further penalty each (P,): it steers the search, but does not judge it."""
 
+FALL = 0.9
+"""A search that takes longer than its patience to fall to this part of its objective is stuck."""
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -28,9 +31,13 @@ class Outcome:
     objective: Tensor
     """(P,); infinite where no iterate had a finite one."""
     steps: int
-    """How many were taken before the time was up."""
+    """How many were taken before all problems were solved or the time was up."""
     redrawn: int
     """How often a problem left the finite numbers and was started anew."""
+    stuck: Tensor
+    """How often each problem's objective no longer fell, so that it was started anew (P,)."""
+    solved: Tensor
+    """Which problems ended below the objective that was asked for (P,)."""
 
 
 def minimise(
@@ -43,51 +50,66 @@ def minimise(
     project: Callable[[Variables], Variables],
     redraw: Callable[[int], Variables],
     guide: Guide | None = None,
+    narrow: Callable[[Tensor], Objective] | None = None,
+    stop_below: float | None = None,
+    patience: int | None = None,
     time_budget: float | None = None,
     on_step: StepListener | None = None,
 ) -> Outcome:
     """Minimise independent problems side by side.
 
-    ``redraw(p)`` gives a new start for problem ``p``. Steps go down the objective plus the
-    ``guide``; which iterate is the best, the objective alone decides. With a ``time_budget`` in seconds
+    ``redraw(p)`` gives a new start for problem ``p``: when its numbers are no longer finite,
+    or when in ``patience`` steps its objective has hardly fallen. Steps go down the objective
+    plus the ``guide``; which iterate is the best, the objective alone decides. A problem below
+    ``stop_below`` is solved and stays as it is; ``narrow(rows)``, the objective of the other
+    problems alone, then saves evaluating it. With a ``time_budget`` in seconds
     the schedule follows whichever is further on, the steps or the clock, so that a run
     that is cut short still ends on its small learning rates.
     """
-    best = _Best(start)
-    broken = torch.zeros_like(best.objective, dtype=torch.bool)
+    best, fall = _Best(start), _Fall(start, patience)
+    solved, stuck = torch.zeros_like(fall.since, dtype=torch.bool), torch.zeros_like(fall.since)
+    finite: list[Tensor] = []
 
     def evaluate(variables: Variables) -> tuple[Tensor, Variables]:
-        nonlocal broken
-        leaves = {name: value.detach().requires_grad_(True) for name, value in variables.items()}
-        values = objective(leaves)
-        total = values.sum() if guide is None else (values + guide(leaves, progress)).sum()
-        gradients = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
-        values = values.detach()
+        if narrow is not None and guide is None and solved.any():
+            values, gradients = _without(solved, variables, best.objective, narrow)
+        else:
+            values, gradients = _slopes(objective, variables, guide, progress)
         best.offer(variables, values)
-        broken = ~_finite({**gradients, "": values})
+        fall.note(values)
+        finite.append(_finite({**gradients, "": values}))
         return values, gradients
 
     variables, redrawn, done, progress = project(start), 0, 0, 0.0
     began = time.monotonic()
-    while done < steps:
+    while done < steps and not solved.all():
         progress = done / steps
         if time_budget is not None:
             elapsed = time.monotonic() - began
             if elapsed >= time_budget:
                 break
             progress = max(progress, elapsed / time_budget)
+        finite.clear()
         variables = project(optimiser.step(variables, evaluate, schedule(progress)))
         done += 1
-        lost = broken | ~_finite(variables)
-        if lost.any():
-            variables = project(_replace(variables, lost, redraw))
-            optimiser.reset(lost)
-            redrawn += int(lost.sum())
+        if stop_below is not None:
+            solved = best.objective < stop_below
+            variables = _choose(solved, best.variables, variables)
+        # the first evaluation alone: later ones are trials of a line search, which copes with theirs
+        lost = ~(finite[0] & _finite(variables)) & ~solved
+        stalled = fall.has_ended() & ~lost & ~solved
+        redrawn, stuck = redrawn + int(lost.sum()), stuck + stalled
+        if (anew := lost | stalled).any():
+            variables = project(_replace(variables, anew, redraw))
+            optimiser.reset(anew)
+            fall.forget(anew)
         if on_step is not None:
             on_step(done, steps, float(best.objective.min()))
-    # no gradient of the objective is asked for here, but the objective itself contains one
-    best.offer(variables, objective(variables).detach())
-    return Outcome(best.variables, best.objective, done, redrawn)
+    if not solved.all():
+        # no gradient of the objective is asked for here, but the objective itself contains one
+        best.offer(variables, objective(variables).detach())
+        solved = solved if stop_below is None else best.objective < stop_below
+    return Outcome(best.variables, best.objective, done, redrawn, stuck, solved)
 
 
 def step_decay(
@@ -99,17 +121,71 @@ def step_decay(
 
 class _Best:
     def __init__(self, start: Variables):
-        first = next(iter(start.values()))
         self.variables = start
-        self.objective = torch.full(first.shape[:1], torch.inf, dtype=first.dtype, device=first.device)
+        self.objective = _infinite(start)
 
     def offer(self, variables: Variables, objective: Tensor) -> None:
         better = objective.isfinite() & (objective < self.objective)
         self.objective = torch.where(better, objective, self.objective)
-        self.variables = {
-            name: torch.where(better.view(-1, *[1] * (value.ndim - 1)), value.detach(), self.variables[name])
-            for name, value in variables.items()
-        }
+        self.variables = _choose(better, {k: v.detach() for k, v in variables.items()}, self.variables)
+
+
+class _Fall:
+    """How long ago the objective of each problem last fell, among the iterates since it was drawn."""
+
+    def __init__(self, start: Variables, patience: int | None):
+        self.patience = patience
+        self.lowest = self.mark = _infinite(start)
+        self.since = torch.zeros_like(self.mark, dtype=torch.long)
+
+    def note(self, objective: Tensor) -> None:
+        self.lowest = torch.fmin(self.lowest, objective)
+
+    def has_ended(self) -> Tensor:
+        """Count a step, and return where it was one too many."""
+        fell = self.lowest < FALL * self.mark
+        self.mark = torch.where(fell, self.lowest, self.mark)
+        self.since = (self.since + 1).masked_fill(fell, 0)
+        return self.since >= self.patience if self.patience is not None else torch.zeros_like(fell)
+
+    def forget(self, which: Tensor) -> None:
+        self.lowest, self.mark = (t.masked_fill(which, torch.inf) for t in (self.lowest, self.mark))
+        self.since = self.since.masked_fill(which, 0)
+
+
+def _infinite(start: Variables) -> Tensor:
+    first = next(iter(start.values()))
+    return torch.full(first.shape[:1], torch.inf, dtype=first.dtype, device=first.device)
+
+
+def _choose(which: Tensor, yes: Variables, no: Variables) -> Variables:
+    """Return the problems in the boolean mask ``which`` from ``yes``, the others from ``no``."""
+    return {
+        name: torch.where(which.view(-1, *[1] * (value.ndim - 1)), yes[name], value)
+        for name, value in no.items()
+    }
+
+
+def _without(
+    solved: Tensor, variables: Variables, known: Tensor, narrow: Callable[[Tensor], Objective]
+) -> tuple[Tensor, Variables]:
+    """Return objectives and gradients: of solved problems those ``known`` before, and zero."""
+    rows = (~solved).nonzero().flatten()
+    values, gradients = _slopes(narrow(rows), {name: value[rows] for name, value in variables.items()})
+    return known.index_copy(0, rows, values), {
+        name: torch.zeros_like(variables[name]).index_copy(0, rows, gradient)
+        for name, gradient in gradients.items()
+    }
+
+
+def _slopes(
+    objective: Objective, variables: Variables, guide: Guide | None = None, progress: float = 0.0
+) -> tuple[Tensor, Variables]:
+    leaves = {name: value.detach().requires_grad_(True) for name, value in variables.items()}
+    values = objective(leaves)
+    total = values.sum() if guide is None else (values + guide(leaves, progress)).sum()
+    gradients = torch.autograd.grad(total, list(leaves.values()))
+    return values.detach(), dict(zip(leaves, gradients, strict=True))
 
 
 def _finite(tensors: Variables) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from attacks.base import StepListener
 from attacks.optimisation.client_gradient import Loss, client_gradient
-from attacks.optimisation.loop import Guide, Outcome, Schedule, minimise
-from attacks.optimisation.objectives import Matching
+from attacks.optimisation.loop import Guide, Objective, Outcome, Schedule, minimise
+from attacks.optimisation.objectives import Distance, Matching
 from attacks.optimisation.optimisers import Optimiser, Variables
 from attacks.optimisation.problem import Problem
 
@@ -49,12 +49,18 @@ class Recipe:
     """Weights and penalties, added to the distance."""
     own_priors: Callable[[Owners], Sequence[tuple[float, Prior]]] = lambda owners: ()
     """Likewise, for a stack of guesses whose problems the penalties must tell apart."""
-    guide: Callable[[Owners], Guide] | None = None
-    """For a stack that has all restarts of its problems: what draws them to each other."""
+    guide: Callable[[Owners, Tensor], Guide] | None = None
+    """For a stack that has all restarts of its problems, and its labels (P, B): what draws them together."""
     project: Callable[[Variables], Variables] = lambda variables: variables
     masked: bool = False
     """Match only the entries that were sent."""
     loss: Loss = F.cross_entropy
+    stop_below: float | None = None
+    """A guess with a lower objective is solved."""
+    patience: int | None = None
+    """In so many steps the objective must fall noticeably, or the guess is drawn anew."""
+    remembered: int = 0
+    """Numbers that the optimiser keeps for a guess."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +96,7 @@ def match_gradients(
     _require_one_model(problems)
     guesses = [(p, r) for p in range(len(problems)) for r in range(restarts)]
     size = graph_size(problems[0])
-    at_once = max(1, MEMORY_BUDGET // size)
+    at_once = max(1, MEMORY_BUDGET // (size + recipe.remembered * problems[0].target.element_size()))
     notes: list[str] = []
     if recipe.guide is not None and at_once < restarts:
         recipe = replace(recipe, guide=None)
@@ -114,10 +120,15 @@ def match_gradients(
             outcomes.append(outcome)
             notes += [note] if note else []
     notes += _remarks(outcomes, recipe.steps)
+    stuck = torch.cat([o.stuck for o in outcomes])
     variables = {name: torch.cat([o.variables[name] for o in outcomes]) for name in outcomes[0].variables}
     objective = torch.cat([o.objective for o in outcomes])
     return [
-        Solution({name: value[own] for name, value in variables.items()}, objective[own], tuple(notes))
+        Solution(
+            {name: value[own] for name, value in variables.items()},
+            objective[own],
+            (*notes, *_ended(objective[own], stuck[own], recipe)),
+        )
         for own in (slice(p * restarts, (p + 1) * restarts) for p in range(len(problems)))
     ]
 
@@ -203,27 +214,38 @@ def _solve(
     start = {name: torch.stack([variables[name] for variables in starts]) for name in starts[0]}
     known = torch.stack([labels[p] for p in owners])
     sent = torch.stack([problem.sent for problem in own]) if recipe.masked else None
-    distance = recipe.matching(torch.stack([problem.target for problem in own]), sent)
+    target = torch.stack([problem.target for problem in own])
+    distance = recipe.matching(target, sent)
     example = recipe.decode(recipe.project(start), known)
     gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss)
 
-    priors = (*recipe.priors, *recipe.own_priors(owners))
+    def objective_of(owners: Owners, known: Tensor, distance: Distance) -> Objective:
+        priors = (*recipe.priors, *recipe.own_priors(owners))
 
-    def objective(variables: Variables) -> Tensor:
-        value = distance(gradient(*recipe.decode(variables, known)))
-        for weight, prior in priors:
-            value = value + weight * prior(variables)
-        return value
+        def objective(variables: Variables) -> Tensor:
+            value = distance(gradient(*recipe.decode(variables, known)))
+            for weight, prior in priors:
+                value = value + weight * prior(variables)
+            return value
+
+        return objective
+
+    def narrow(rows: Tensor) -> Objective:
+        distance = recipe.matching(target[rows], None if sent is None else sent[rows])
+        return objective_of([owners[row] for row in rows.tolist()], known[rows], distance)
 
     outcome = minimise(
-        objective,
+        objective_of(owners, known, distance),
         start,
         optimiser=recipe.optimiser(),
         schedule=recipe.schedule,
         steps=recipe.steps,
         project=recipe.project,
         redraw=draw,
-        guide=None if recipe.guide is None else recipe.guide(owners),
+        guide=None if recipe.guide is None else recipe.guide(owners, known),
+        narrow=narrow,
+        stop_below=recipe.stop_below,
+        patience=recipe.patience,
         time_budget=time_budget,
         on_step=on_step,
     )
@@ -238,10 +260,20 @@ def _counting_on(on_step: StepListener | None, before: int, total: int) -> StepL
 
 def _remarks(outcomes: Sequence[Outcome], steps: int) -> list[str]:
     notes = []
-    fewest = min(outcome.steps for outcome in outcomes)
+    fewest = min((outcome.steps for outcome in outcomes if not outcome.solved.all()), default=steps)
     redrawn = sum(outcome.redrawn for outcome in outcomes)
     if fewest < steps:
         notes.append(f"the time budget ended the search after {fewest} of {steps} steps")
     if redrawn:
         notes.append(f"the search left the finite numbers and was started anew, {redrawn} times in all")
+    return notes
+
+
+def _ended(objective: Tensor, stuck: Tensor, recipe: Recipe) -> list[str]:
+    notes = []
+    if times := int(stuck.sum()):
+        notes.append(f"the objective no longer fell and the search was started anew, {times} times")
+    lowest = float(objective.min())
+    if recipe.stop_below is not None and not lowest < recipe.stop_below:
+        notes.append(f"not converged: the objective ended at {lowest:.1e}, above {recipe.stop_below:.0e}")
     return notes

@@ -39,6 +39,20 @@ def squared_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
     return distance
 
 
+def relative_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
+    """Return the squared distance in units of the observed gradient's own square, 1 for a gradient of zeros.
+
+    Steps and tolerances then mean the same for gradients of every size, and the squares
+    of small ones do not underflow.
+    """
+    observed = target if mask is None else target * mask
+    largest = observed.abs().amax(dim=1, keepdim=True)
+    length = largest * _comparable(target, mask).norm(dim=1, keepdim=True)
+    unit = torch.where(length > 0, length, 1)
+    distance = squared_distance(target / unit, mask)
+    return lambda gradient: distance(gradient / unit)
+
+
 def _comparable(gradient: Tensor, mask: Tensor | None) -> Tensor:
     """Return the masked gradient with a largest entry of 1: squares of small ones would underflow."""
     masked = gradient if mask is None else gradient * mask

@@ -12,6 +12,11 @@ def total_variation(images: Tensor) -> Tensor:
     return _mean_size(down) + _mean_size(across)
 
 
+def squared_length(images: Tensor) -> Tensor:
+    """Return the mean square, in the space where mid-grey is zero: (P, B, C, H, W) to (P,)."""
+    return images.square().flatten(1).mean(dim=1)
+
+
 def _mean_size(differences: Tensor) -> Tensor:
     flat = differences.abs().flatten(1)
     # images one pixel wide have no neighbours, and no variation

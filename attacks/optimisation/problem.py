@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,18 @@ class Problem:
     def device(self) -> torch.device:
         return self.target.device
 
+    def double(self) -> Problem:
+        """Return the problem in double precision; the model is changed in place."""
+        target, mean, std = self.target.double(), self.mean.double(), self.std.double()
+        return replace(self, model=self.model.double(), target=target, mean=mean, std=std)
+
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """Return what the model sees of pixels in [0, 1]."""
         return (pixels - self.mean) / self.std
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """Return the pixels that the model sees as ``inputs``, in [0, 1] for those of photographs."""
+        return inputs * self.std + self.mean
 
 
 def as_problem(obs: Observation, *, who: str) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MARGIN = 0.05
+MARGIN = 0.15
 """An image is moved only if that takes this share off its difference: noise must not be moved about."""
 
 

@@ -1,0 +1,139 @@
+"""GradInversion (Yin et al. 2021): match the gradient, the BatchNorm statistics, and the other restarts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attacks.base import Reconstruction, StepListener
+from attacks.optimisation.group_consistency import GroupConsistency
+from attacks.optimisation.image_attack import ImageAttack
+from attacks.optimisation.image_space import draw_images, into_box, to_pixels
+from attacks.optimisation.loop import step_decay
+from attacks.optimisation.matching import Owners, Prior, Recipe
+from attacks.optimisation.objectives import relative_distance
+from attacks.optimisation.optimisers import Adam, Variables
+from attacks.optimisation.priors import squared_length, total_variation
+from attacks.optimisation.problem import Problem
+from attacks.optimisation.statistics_prior import Statistics, known_statistics, statistics_prior
+from fl_app.types import Observation
+
+WHO = "gradinversion"
+SPREAD = 0.1
+"""Of the first guess: what neither gradient nor prior settles then stays mid-grey instead of noise."""
+
+
+def gradinversion(
+    steps: int = 2000,
+    restarts: int = 4,
+    tv: float = 1e-4,
+    l2: float = 1e-6,
+    bn: float = 1.0,
+    group: float = 0.01,
+    adaptive: bool = False,
+    lr: float = 0.1,
+    labels: str = "auto",
+    seed: int = 0,
+    time_budget: float | None = None,
+) -> GradInversion:
+    """Recover a batch of images by the squared distance of gradients and four priors, with their weights.
+
+    ``tv``: total variation; ``l2``: mean square around mid-grey; ``bn``: BatchNorm statistics, of
+    the client's own batch if it sent its buffers, else the model's; ``group``: the distance of a
+    restart to the registered mean of all ``restarts``, which steers them but does not decide
+    which is best. The distance is relative to the observed gradient's square, so that weights
+    mean the same for all models. Adam with step size ``lr``, a tenth of it after 3/8, 5/8 and
+    7/8 of the steps, projected onto valid pixels. ``adaptive``, ``labels``
+    and ``time_budget`` as for `inverting_gradients`.
+    """
+    for name, weight in (("tv", tv), ("l2", l2), ("bn", bn), ("group", group)):
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"{WHO}: {name} must be finite and not negative, got {weight}")
+    if not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"{WHO}: lr must be finite and positive, got {lr}")
+    return GradInversion(
+        who=WHO,
+        steps=steps,
+        restarts=restarts,
+        adaptive=adaptive,
+        labels=labels,
+        seed=seed,
+        time_budget=time_budget,
+        tv=tv,
+        l2=l2,
+        bn=bn,
+        group=group,
+        lr=lr,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradInversion(ImageAttack):
+    """The attack with its settings; `gradinversion` makes and checks it."""
+
+    tv: float
+    l2: float
+    bn: float
+    group: float
+    lr: float
+    statistics: tuple[Statistics, ...] = ()
+    """What is known of the clients under attack, one entry each; `many` finds it out."""
+
+    def many(
+        self, observations: Sequence[Observation], *, on_step: StepListener | None = None
+    ) -> list[Reconstruction]:
+        """Attack several updates to one model in one graph, each with its client's statistics."""
+        informed = replace(self, statistics=tuple(known_statistics(obs)[0] for obs in observations))
+        return ImageAttack.many(informed, observations, on_step=on_step)
+
+    def recipe(self, problem: Problem) -> Recipe:
+        """Return Adam on the relative distance and all priors, inside the box."""
+
+        def draw(generator: torch.Generator) -> Variables:
+            return {"images": draw_images(problem, generator, SPREAD)}
+
+        def decode(variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+            return _inputs(problem, variables), labels
+
+        def own_priors(owners: Owners) -> list[tuple[float, Prior]]:
+            targets = [self.statistics[owner] for owner in owners]
+            if self.bn == 0 or not any(targets):
+                return []
+            example = problem.target.new_zeros(len(owners), problem.batch_size, *problem.input_shape)
+            penalty = statistics_prior(problem.model, targets, example)
+            return [(self.bn, lambda variables: penalty(_inputs(problem, variables)))]
+
+        grouped = self.group > 0 and self.restarts > 1
+        return Recipe(
+            draw=draw,
+            decode=decode,
+            matching=relative_distance,
+            priors=(
+                (self.tv, lambda variables: total_variation(variables["images"])),
+                (self.l2, lambda variables: squared_length(variables["images"])),
+            ),
+            own_priors=own_priors,
+            guide=partial(GroupConsistency, self.group) if grouped else None,
+            optimiser=Adam,
+            schedule=step_decay(self.lr),
+            steps=self.steps,
+            project=into_box,
+            masked=self.adaptive,
+        )
+
+    def _knowledge(self, obs: Observation, problem: Problem) -> list[str]:
+        source = known_statistics(obs)[1] if self.bn > 0 else "statistics prior off: its weight is 0"
+        return [*super()._knowledge(obs, problem), source]
+
+    def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the pixels, with the labels that the search started from."""
+        return to_pixels(variables["images"]), labels
+
+
+def _inputs(problem: Problem, variables: Variables) -> Tensor:
+    return problem.to_inputs(to_pixels(variables["images"]))
