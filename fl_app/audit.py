@@ -67,6 +67,8 @@ class Public:
     std: tuple[float, ...]
     defense: Mapping[str, object]
     training: bool
+    local_batch_size: int | None = None
+    """Of the clients' local steps, if they take any."""
 
 
 class Auditor:
@@ -168,6 +170,7 @@ def observe(
         sent={name: tensor != 0 for name, tensor in update.items()},
         lr=sighting.order.lr,
         local_steps=sighting.answer.steps or None,
+        local_batch_size=public.local_batch_size if sighting.answer.steps else None,
         batch_size=sighting.answer.samples,
         num_classes=public.num_classes,
         input_shape=public.input_shape,

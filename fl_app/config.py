@@ -97,6 +97,7 @@ def server_parts(overrides: str) -> ServerParts:
             std=dataset.std,
             defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
             training=cfg.client.mode == "train",
+            local_batch_size=cfg.training.get("batch_size"),
         ),
         attacker=_attacker(cfg),
     )

@@ -45,6 +45,8 @@ class Observation:
     """Boolean masks: which entries travelled."""
     lr: float | None = None
     local_steps: int | None = None
+    local_batch_size: int | None = None
+    """Of a local step; the last step of a pass may have fewer samples."""
     batch_size: int | None = None
     num_classes: int | None = None
     input_shape: tuple[int, ...] | None = None

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from attacks.optimisation.local_training import LocalTraining
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """From inputs (P, B, ...) and labels (P, B) or (P, B, classes) to gradients (P, n), differentiable."""
@@ -25,16 +27,19 @@ def client_gradient(
     inputs: Tensor,
     labels: Tensor,
     loss: Loss = F.cross_entropy,
+    local: LocalTraining | None = None,
 ) -> tuple[Gradient, str | None]:
     """Return a gradient function for stacks like ``inputs``, and why it is not batched (None if it is).
 
-    A single guess needs no batching. Otherwise two of the given ones are tried both ways:
-    operators without a batching rule, or with a wrong one, show only when called.
+    With ``local`` the gradient is the mean one of a client's local steps, with the
+    weights moving in between. A single guess needs no batching. Otherwise two of the
+    given ones are tried both ways: operators without a batching rule, or with a wrong
+    one, show only when called.
     """
-    single = one_by_one(model, names, loss)
+    single = one_by_one(model, names, loss) if local is None else _in_turn(model, names, loss, local)
     if len(inputs) == 1:
         return single, None
-    stacked = batched(model, names, loss)
+    stacked = batched(model, names, loss, local)
     try:
         together, alone = _slope(stacked, inputs, labels), _slope(single, inputs, labels)
         # a model that draws numbers disagrees with itself as well
@@ -63,8 +68,41 @@ def one_by_one(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_en
     return gradient
 
 
-def batched(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_entropy) -> Gradient:
+def batched(
+    model: nn.Module,
+    names: tuple[str, ...],
+    loss: Loss = F.cross_entropy,
+    local: LocalTraining | None = None,
+) -> Gradient:
     """Return the gradient function that takes all its guesses in one graph."""
+    matched, of_guess = _functional(model, names, loss, local)
+    # models that draw (a stochastic bottleneck) draw for each guess anew
+    per_guess = vmap(of_guess, in_dims=(None, 0, 0), randomness="different")
+
+    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+        parts = per_guess(matched, inputs, labels)
+        return torch.cat([parts[name].flatten(1) for name in names], dim=1)
+
+    return gradient
+
+
+def _in_turn(model: nn.Module, names: tuple[str, ...], loss: Loss, local: LocalTraining) -> Gradient:
+    matched, of_guess = _functional(model, names, loss, local)
+
+    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+        rows = []
+        for guess, label in zip(inputs, labels, strict=True):
+            parts = of_guess(matched, guess, label)
+            rows.append(torch.cat([parts[name].reshape(-1) for name in names]))
+        return torch.stack(rows)
+
+    return gradient
+
+
+def _functional(
+    model: nn.Module, names: tuple[str, ...], loss: Loss, local: LocalTraining | None
+) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor], Tensor, Tensor], dict[str, Tensor]]]:
+    """Return the matched weights, and the gradient by name as a function of them and of one guess."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     matched = {name: parameters[name] for name in names}
     rest = {name: parameter for name, parameter in parameters.items() if name not in matched}
@@ -72,14 +110,19 @@ def batched(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_entro
     def value(weights: dict[str, Tensor], guess: Tensor, label: Tensor) -> Tensor:
         return loss(functional_call(model, {**rest, **weights}, (guess,)), label)
 
-    # models that draw (a stochastic bottleneck) draw for each guess anew
-    per_guess = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")
+    slope = grad(value)
+    if local is None:
+        return matched, slope
 
-    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
-        parts = per_guess(matched, inputs, labels)
-        return torch.cat([parts[name].flatten(1) for name in names], dim=1)
+    def mean_slope(weights: dict[str, Tensor], guess: Tensor, label: Tensor) -> dict[str, Tensor]:
+        total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for start, end in local.parts:
+            moved = {name: weight - local.lr * total[name] for name, weight in weights.items()}
+            step = slope(moved, guess[start:end], label[start:end])
+            total = {name: total[name] + step[name] for name in total}
+        return {name: gradients / len(local.parts) for name, gradients in total.items()}
 
-    return gradient
+    return matched, mean_slope
 
 
 def _slope(gradient: Gradient, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ def dlg(
     tolerance: float = 1e-8,
     seed: int = 0,
     time_budget: float | None = None,
+    fedavg: str = "single",
 ) -> DeepLeakage:
     """Recover a batch of images and their labels by the squared distance of gradients over all layers.
 
@@ -51,6 +52,7 @@ def dlg(
         labels=labels,
         seed=seed,
         time_budget=time_budget,
+        fedavg=fedavg,
         tolerance=tolerance,
     )
 
@@ -62,6 +64,7 @@ def idlg(
     tolerance: float = 1e-8,
     seed: int = 0,
     time_budget: float | None = None,
+    fedavg: str = "single",
 ) -> DeepLeakage:
     """Read the label off the output layer's gradient, then search for the image alone as `dlg` does."""
     return DeepLeakage(
@@ -72,6 +75,7 @@ def idlg(
         labels="infer",
         seed=seed,
         time_budget=time_budget,
+        fedavg=fedavg,
         tolerance=tolerance,
     )
 

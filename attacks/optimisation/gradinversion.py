@@ -40,6 +40,7 @@ def gradinversion(
     labels: str = "auto",
     seed: int = 0,
     time_budget: float | None = None,
+    fedavg: str = "single",
 ) -> GradInversion:
     """Recover a batch of images by the squared distance of gradients and four priors, with their weights.
 
@@ -64,6 +65,7 @@ def gradinversion(
         labels=labels,
         seed=seed,
         time_budget=time_budget,
+        fedavg=fedavg,
         tv=tv,
         l2=l2,
         bn=bn,

@@ -17,6 +17,8 @@ from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem, as_problem
 from fl_app.types import Observation
 
+FEDAVG = ("single", "unrolled")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageAttack(ABC):
@@ -32,6 +34,8 @@ class ImageAttack(ABC):
     """Where the labels come from."""
     seed: int
     time_budget: float | None
+    fedavg: str = "single"
+    """How an update of several local steps is matched: as a single one, or unrolled."""
 
     sources: ClassVar[tuple[str, ...]] = SOURCES
     """What ``labels`` may be."""
@@ -42,6 +46,8 @@ class ImageAttack(ABC):
                 raise ValueError(f"{self.who}: {name} must be at least 1, got {number}")
         if self.labels not in self.sources:
             raise ValueError(f"{self.who}: labels must be one of {self.sources}, got {self.labels!r}")
+        if self.fedavg not in FEDAVG:
+            raise ValueError(f"{self.who}: fedavg must be one of {FEDAVG}, got {self.fedavg!r}")
         if self.time_budget is not None and not self.time_budget > 0:
             raise ValueError(
                 f"{self.who}: time_budget must be positive seconds or None, got {self.time_budget}"
@@ -57,7 +63,7 @@ class ImageAttack(ABC):
 
     def problem(self, obs: Observation) -> Problem:
         """Return what is to be solved."""
-        return as_problem(obs, who=self.who)
+        return as_problem(obs, who=self.who, unroll=self.fedavg == "unrolled")
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:
         """Return the labels to start from (B,) and notes on them."""

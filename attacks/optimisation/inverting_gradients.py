@@ -32,6 +32,7 @@ def inverting_gradients(
     labels: str = "auto",
     seed: int = 0,
     time_budget: float | None = None,
+    fedavg: str = "single",
 ) -> InvertingGradients:
     """Recover a batch of images by ``1 - cosine`` over all layers plus ``tv`` times total variation.
 
@@ -40,6 +41,8 @@ def inverting_gradients(
     ``adaptive``: the attacker knows of pruning and matches only where something was sent.
     ``labels``: "granted" needs those of the observation, "infer" reads them off the output
     layer, "auto" infers them only if they are not granted. ``time_budget`` in seconds.
+    ``fedavg``: an update of several local steps is matched as a "single" one (divided by
+    their number and the learning rate) or "unrolled", which costs as many backward passes.
     """
     if not (math.isfinite(tv) and tv >= 0):
         raise ValueError(f"{WHO}: tv must be finite and not negative, got {tv}")
@@ -53,6 +56,7 @@ def inverting_gradients(
         labels=labels,
         seed=seed,
         time_budget=time_budget,
+        fedavg=fedavg,
         tv=tv,
         lr=lr,
     )

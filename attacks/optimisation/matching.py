@@ -152,7 +152,8 @@ def graph_size(problem: Problem) -> int:
     for hook in hooks:
         hook.remove()
     numbers = _GRAPH_ACTIVATIONS * sum(sizes) + _GRAPH_PARAMETERS * problem.target.numel()
-    return numbers * problem.target.element_size()
+    steps = 1 if problem.local is None else len(problem.local.parts)
+    return numbers * problem.target.element_size() * steps
 
 
 def _require_one_model(problems: Sequence[Problem]) -> None:
@@ -166,6 +167,7 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
             problem.names == first.names,
             problem.batch_size == first.batch_size,
             problem.input_shape == first.input_shape,
+            problem.local == first.local,
             problem.mean.equal(first.mean) and problem.std.equal(first.std),
             weights.keys() == (other := problem.model.state_dict()).keys(),
             all(value.equal(other.get(name, value)) for name, value in weights.items()),
@@ -173,7 +175,7 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
         if not all(facts):
             raise ValueError(
                 "match_gradients: problems solved together must have the same weights, mode, "
-                "matched parameters, batch size, input shape and normalisation"
+                "matched parameters, batch size, input shape, local steps and normalisation"
             )
 
 
@@ -217,7 +219,7 @@ def _solve(
     target = torch.stack([problem.target for problem in own])
     distance = recipe.matching(target, sent)
     example = recipe.decode(recipe.project(start), known)
-    gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss)
+    gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss, own[0].local)
 
     def objective_of(owners: Owners, known: Tensor, distance: Distance) -> Objective:
         priors = (*recipe.priors, *recipe.own_priors(owners))

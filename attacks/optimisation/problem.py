@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.optimisation.batch_statistics import use_batch_statistics
+from attacks.optimisation.local_training import LocalTraining, plan_local_training
 from fl_app.types import Observation, Update
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -32,6 +33,8 @@ class Problem:
     std: Tensor
     """Per-channel normalisation, shaped (C, 1, 1)."""
     notes: tuple[str, ...]
+    local: LocalTraining | None = None
+    """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
 
     @property
     def device(self) -> torch.device:
@@ -51,26 +54,40 @@ class Problem:
         return inputs * self.std + self.mean
 
 
-def as_problem(obs: Observation, *, who: str) -> Problem:
-    """Read an observation, naming every assumption; ``who`` names the attack in errors."""
+def as_problem(obs: Observation, *, who: str, unroll: bool = False) -> Problem:
+    """Read an observation, naming every assumption; ``who`` names the attack in errors.
+
+    ``unroll``: an update of several local steps is not taken for that of one.
+    """
     notes: list[str] = []
     shape = _image_shape(obs, who)
     model = _client_model(obs, notes)
     parameters = dict(model.named_parameters())
     names = _matched_names(obs, parameters, notes, who)
     like = parameters[names[0]]
-    gradient = _gradient(obs, notes, who)
+    batch_size = _batch_size(obs, notes, who)
+    local = None
+    if obs.local_steps is not None:
+        local, assumed = plan_local_training(obs, batch_size, who=who)
+        if unroll:
+            notes += assumed
+        else:
+            notes.append(
+                f"{obs.local_steps} local steps matched as one: gradient taken as -update / (lr * steps)"
+            )
+    gradient = obs.update if local is None else {k: delta / local.scale for k, delta in obs.update.items()}
     mean, std = _normalisation(obs, shape[0], like, notes, who)
     return Problem(
         model=model,
         names=names,
         target=flatten_update(gradient, names).to(like),
         sent=_sent(obs, names, notes).to(like.device),
-        batch_size=_batch_size(obs, notes, who),
+        batch_size=batch_size,
         input_shape=shape,
         mean=mean,
         std=std,
         notes=tuple(notes),
+        local=local if unroll else None,
     )
 
 
@@ -125,18 +142,6 @@ def _matched_names(
     if len(names) < len(parameters):
         notes.append(f"{len(names)} of {len(parameters)} parameter tensors are in the update and matched")
     return names
-
-
-def _gradient(obs: Observation, notes: list[str], who: str) -> Update:
-    if obs.local_steps is None:
-        return obs.update
-    if obs.lr is None or obs.lr <= 0 or obs.local_steps < 1:
-        raise ValueError(
-            f"{who}: an update of several local steps needs lr > 0 and local_steps >= 1, "
-            f"got lr={obs.lr} and local_steps={obs.local_steps}"
-        )
-    notes.append(f"{obs.local_steps} local steps matched as one: gradient taken as -update / (lr * steps)")
-    return {name: -delta / (obs.lr * obs.local_steps) for name, delta in obs.update.items()}
 
 
 def _normalisation(

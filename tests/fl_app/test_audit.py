@@ -134,6 +134,7 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "sent",
         "lr",
         "local_steps",
+        "local_batch_size",
         "batch_size",
         "num_classes",
         "input_shape",
