@@ -171,10 +171,13 @@ def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
     try:
         with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
             model = build_model(spec, allowed=[spec.target])
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    try:
         if defense.check is not None:
             defense.check(model)
     except ValueError as error:
-        raise ConfigError(f"model: {error}") from error
+        raise ConfigError(f"defense: {error}") from error
     return model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
