@@ -44,9 +44,10 @@ def test_ray_and_inline_agree(tmp_path, overrides):
 
 
 @pytest.mark.slow
-def test_client_state_survives_on_ray(tmp_path):
+@pytest.mark.parametrize("defense", ["dgp", "adgp"])
+def test_client_state_survives_on_ray(tmp_path, defense):
     """Ray pickles every context: with error feedback lost, later rounds would drift apart."""
-    overrides = ["defense=dgp", "rounds=4"]
+    overrides = [f"defense={defense}", "rounds=4"]
     inline = run(tmp_path / "inline", *overrides, "engine=inline")
     ray = run(tmp_path / "ray", *overrides, "engine=ray")
     moved = max(float((inline[name] - ray[name]).abs().max()) for name in inline)
