@@ -32,7 +32,7 @@ from fl_app.federation import run_federation
 from fl_app.messages import LOCATE, pack_reply, unpack_reply
 from fl_app.overrides import quote
 from fl_app.types import Update
-from fl_app.wire import decode, encode
+from fl_app.wire import decode_masks, encode
 
 CLIENTS = 10
 VICTIMS = 6
@@ -54,7 +54,7 @@ class SteeringApp(ClientApp):
         if steers and message.metadata.message_type == LOCATE and not reply.has_error():
             answer = unpack_reply(reply)
             if not answer.answer.need_model:
-                masks = {name: self._steer(m) for name, m in decode(answer.update, self._like).items()}
+                masks = {name: self._steer(m) for name, m in decode_masks(answer.update, self._like).items()}
                 reply.content = pack_reply(replace(answer, update=encode(masks)))
         return reply
 
@@ -77,7 +77,7 @@ def run(overrides: str, malicious: set[int], steer: Steer) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         text = f"{overrides} run_dir={quote(folder)}"
         weights = server_parts(text).model.named_parameters()
-        like = {name: p.detach().bool() for name, p in weights}
+        like = {name: p.detach() for name, p in weights}
         grid = InlineGrid(
             SteeringApp(malicious, steer, like),
             CLIENTS,

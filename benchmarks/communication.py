@@ -30,7 +30,7 @@ from fl_app.messages import LOCATE, TRAIN, read_locations, unpack_reply
 from fl_app.overrides import quote
 from fl_app.tap import TappedGrid
 from fl_app.types import Update
-from fl_app.wire import decode, encode
+from fl_app.wire import decode, decode_masks, encode
 from fl_app.wire.bound import entropy_bound
 
 MODELS = ("resnet18", "vgg13", "lenet")
@@ -58,12 +58,11 @@ class _Watch:
         if reply.has_error():
             raise RuntimeError(f"benchmarks.communication: {reply.error.reason}")
         weights: Update = self._weights()
-        masks = {name: w.bool() for name, w in weights.items()}
         if sent.metadata.message_type == LOCATE:
-            self.raw_up.append(entropy_bound(decode(unpack_reply(reply).update, masks)))
+            self.raw_up.append(entropy_bound(decode_masks(unpack_reply(reply).update, weights)))
         elif sent.metadata.message_type == TRAIN:
             blob = read_locations(sent)
-            locations = decode(blob, masks) if blob else None
+            locations = decode_masks(blob, weights) if blob else None
             update = decode(unpack_reply(reply).update, weights, within=locations)
             where = {name: tensor != 0 for name, tensor in update.items()}
             bound = entropy_bound(where, within=locations)

@@ -31,7 +31,7 @@ from fl_app.messages import (
     unpack_reply,
 )
 from fl_app.types import Observation, Truth, Update
-from fl_app.wire import CodecError, decode
+from fl_app.wire import CodecError, decode, decode_masks
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,8 @@ class Auditor:
 
     def _remember(self, order: Order, locations_blob: bytes, reply: Message) -> None:
         weights, buffers = self._model()
-        like = {name: tensor.bool() for name, tensor in weights.items()} if locations_blob else {}
         try:
-            locations = decode(locations_blob, like) if locations_blob else None
+            locations = decode_masks(locations_blob, weights) if locations_blob else None
             truth, raw = take_audit(reply.content)
             seen = unpack_reply(reply)
             if seen.answer.need_model:

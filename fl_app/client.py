@@ -29,7 +29,7 @@ from fl_app.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
 from fl_app.transforms import State, corrected, residual_norm
 from fl_app.types import RoundContext, Truth, Update
-from fl_app.wire import apply_change, decode, encode
+from fl_app.wire import apply_change, decode, decode_masks, encode
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +171,7 @@ class Client:
 
     def _locations(self, parcel: Parcel, start: _Start) -> Update:
         blob = parcel.locations
-        like = {name: tensor.bool() for name, tensor in start.weights.items()} if blob else {}
-        return self.parts.located.get(blob, {}, lambda: decode(blob, like)) if blob else {}
+        return self.parts.located.get(blob, {}, lambda: decode_masks(blob, start.weights)) if blob else {}
 
     def _model(self, order: Order) -> nn.Module:
         """Return this process's instance of the model that the order names."""

@@ -17,7 +17,7 @@ from fl_app.audit import Public, Sighting, observe
 from fl_app.progress import track
 from fl_app.report import save_images
 from fl_app.results import Results
-from fl_app.types import Observation, Truth
+from fl_app.types import Observation, Truth, Update
 
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
@@ -65,21 +65,17 @@ def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
 
 
 def _cases(sighting: Sighting, attacker: Attacker) -> list[_Case]:
-    plain, *_ = sorted(attacker.forms)  # the plain form, if there is one
+    plain = min(attacker.forms)  # the plain form, if there is one
+    as_sent = [_Case(sighting, False, adaptive) for adaptive in attacker.forms]
     if sighting.raw is None:
-        return [_Case(sighting, False, adaptive) for adaptive in attacker.forms]
-    if not _was_defended(sighting):
+        return as_sent
+    if _same(sighting.raw, sighting.update):
         return [_Case(sighting, False, plain)]  # there is nothing to adapt to
-    sent = [_Case(sighting, False, adaptive) for adaptive in attacker.forms]
-    return [*sent, _Case(sighting, True, plain)]
+    return [*as_sent, _Case(sighting, True, plain)]
 
 
-def _was_defended(sighting: Sighting) -> bool:
-    """Say whether the raw update is known and is another than the one that was sent."""
-    raw, sent = sighting.raw, sighting.update
-    return raw is not None and any(
-        not torch.equal(raw[name].to(sent[name].device), sent[name]) for name in sent
-    )
+def _same(raw: Update, sent: Update) -> bool:
+    return all(torch.equal(raw[name].to(tensor.device), tensor) for name, tensor in sent.items())
 
 
 def _attack(

@@ -15,7 +15,7 @@ from fl_app.selection import exact, location_counts
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.location_vote import agreement, vote
 from fl_app.types import Update
-from fl_app.wire import CodecError, decode, encode
+from fl_app.wire import CodecError, decode_masks, encode
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
@@ -100,9 +100,8 @@ class ADGP(FedSGD):
         return named
 
     def _read(self, blob: bytes) -> Update:
-        like = {name: tensor.bool() for name, tensor in self.weights.items()}
-        masks = decode(blob, like)
-        counts = location_counts(like, self._query.share, self._query.min_size)
+        masks = decode_masks(blob, self.weights)
+        counts = location_counts(masks, self._query.share, self._query.min_size)
         for name, mask in masks.items():
             if int(mask.sum()) != counts[name]:
                 raise CodecError(

@@ -2,6 +2,6 @@
 
 from fl_app.wire.change import apply_change, encode_change
 from fl_app.wire.errors import CodecError
-from fl_app.wire.update import decode, encode
+from fl_app.wire.update import decode, decode_masks, encode
 
-__all__ = ["CodecError", "apply_change", "decode", "encode", "encode_change"]
+__all__ = ["CodecError", "apply_change", "decode", "decode_masks", "encode", "encode_change"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from fl_app.types import Update
@@ -35,3 +36,8 @@ def decode(blob: bytes, like: Mapping[str, Tensor], *, within: Masks | None = No
     known = Known(like, within)
     patterns = unpack("update", blob, known.entries, known.shared())
     return {name: tensor_of(known.expand(name, patterns[name]), tensor) for name, tensor in like.items()}
+
+
+def decode_masks(blob: bytes, like: Mapping[str, Tensor]) -> Update:
+    """Read boolean masks of the names, shapes and device of ``like``."""
+    return decode(blob, {name: torch.empty_like(t, dtype=torch.bool) for name, t in like.items()})
