@@ -36,6 +36,16 @@ def find_part(obs: Observation, *names: str) -> Part | None:
     return next((part for part in defense_parts(obs) if part.name in names), None)
 
 
+def has_feedback(obs: Observation) -> bool:
+    """Return whether anything that was withheld comes back in later rounds."""
+    return any(part.feedback for part in defense_parts(obs))
+
+
+def gradient_unit(obs: Observation) -> float:
+    """Return the size in the update of a gradient of size 1: the way that the client's local steps go."""
+    return 1.0 if obs.local_steps is None or obs.lr is None else obs.lr * obs.local_steps
+
+
 def _parts(node: Mapping[str, object], feedback: bool) -> Iterator[Part]:
     name = str(node.get("_target_", "")).rpartition(".")[2]
     if name in _CONTAINERS or name == _FEEDBACK or not name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,17 +14,21 @@ from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.types import Truth
 
 
-def score(result: Reconstruction | LabelSet | Transcript, truth: Truth) -> dict:
+def score(
+    result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips_net: str = "alex"
+) -> dict:
     """Return plain numbers, ready for JSON.
 
     Images: ``psnr``, ``ssim``, ``lpips`` and ``mse`` list one number per true image, in
     the truth's order and None for an image without a counterpart; ``matching`` gives the
-    counterpart's index; ``lpips`` is None as a whole where its weights are missing.
+    counterpart's index; ``lpips``, by the network ``lpips_net``, is None as a whole where
+    its weights are missing.
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
     """
     if isinstance(result, Reconstruction):
-        return {**_image_scores(result.images, truth), "labels": _reconstructed_labels(result, truth)}
+        scores = _image_scores(result.images, truth, lpips_net)
+        return {**scores, "labels": _reconstructed_labels(result, truth)}
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
     raise TypeError(f"score: expected a Reconstruction or a LabelSet, got {type(result).__name__}")
@@ -36,13 +41,14 @@ def aligned(result: Reconstruction, truth: Truth) -> Tensor:
     return torch.stack([torch.zeros_like(truth.inputs[0].cpu()) if i is None else images[i] for i in pairs])
 
 
-def _image_scores(images: Tensor, truth: Truth) -> dict:
+def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> dict:
     images, inputs = images.detach().cpu(), truth.inputs.cpu()
     matching = match(images, inputs)
     rows = [row for row, i in enumerate(matching) if i is not None]
     recovered = images[[matching[row] for row in rows]]
     scores: dict = {}
-    for name, metric in (("psnr", psnr), ("ssim", ssim), ("lpips", lpips), ("mse", mse)):
+    perceived = partial(lpips, net=lpips_net)
+    for name, metric in (("psnr", psnr), ("ssim", ssim), ("lpips", perceived), ("mse", mse)):
         values = metric(recovered, inputs[rows])
         scores[name] = None if values is None else _in_place(values, rows, len(inputs))
     return {**scores, "matching": matching}

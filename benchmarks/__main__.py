@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import engines, overhead, wire
+from benchmarks import attack_throughput, batch_statistics, engines, overhead, photographs, wire
 
-ALL = {"overhead": overhead.main, "wire": wire.main, "engines": engines.main}
+ALL = {
+    "overhead": overhead.main,
+    "wire": wire.main,
+    "engines": engines.main,
+    "attack_throughput": attack_throughput.main,
+    "photographs": photographs.main,
+    "batch_statistics": batch_statistics.main,
+}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(ALL)

@@ -15,6 +15,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
+from fl_app.defenses.ats import public_rewrites
 from fl_app.messages import (
     IDENTIFY,
     LOCATE,
@@ -55,6 +56,8 @@ class Sighting:
     """Whether this client was asked to name them."""
     truth: Truth | None
     raw: Update | None
+    asked: int | None = None
+    """The batch size that an audit asked this client for; 0: its own; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Public:
     defense: Mapping[str, object]
     training: bool
     local_batch_size: int | None = None
-    """Of the clients' local steps, if they take any."""
+    """The most samples that a client takes for one gradient, in a local step or in a round without any."""
 
 
 class Auditor:
@@ -143,6 +146,7 @@ class Auditor:
                 broadcaster=_key(order) in self._broadcasters,
                 truth=truth,
                 raw=_in_order(raw, weights),
+                asked=self._ask.batch_size if self._allowed.get(order.client, False) else 0,
             )
         except (MessageError, CodecError) as error:
             logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
@@ -157,8 +161,13 @@ def observe(
     *,
     grant_labels: bool,
     undefended: bool = False,
+    history: Sequence[Observation] = (),
 ) -> Observation:
-    """Return what the attacker knows: of the update as sent, or as it was before the defense."""
+    """Return what the attacker knows: of the update as sent, or as it was before the defense.
+
+    ``history`` is what it saw of the same client before; of updates before the defense
+    there is none.
+    """
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
     device = next(template.parameters()).device
     update = {name: tensor.to(device) for name, tensor in update.items()}
@@ -182,7 +191,24 @@ def observe(
         round=sighting.order.round,
         locations=None if undefended else sighting.locations,
         broadcaster=None if undefended or sighting.locations is None else sighting.broadcaster,
+        history=() if undefended else tuple(history),
+        same_batch=_same_batch(sighting, public),
+        rewrites=() if undefended else public_rewrites(public.defense),
     )
+
+
+def _same_batch(sighting: Sighting, public: Public) -> bool | None:
+    """Say that the client computes on all its samples in every step of every round; None if nobody can tell.
+
+    A client takes as many samples as it is asked for, if it has them: fewer are all
+    that it has. One that takes local steps goes through all of them unless it is asked
+    for a number. As many as were asked for tell nothing: other rounds may take others.
+    """
+    samples, regular = sighting.answer.samples, public.local_batch_size
+    if sighting.asked is None or regular is None or samples > regular:
+        return None
+    goes_through_all = bool(sighting.answer.steps) and sighting.asked == 0
+    return True if goes_through_all or samples < (sighting.asked or regular) else None
 
 
 def _key(order: Order) -> tuple[int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -14,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from fl_app.attacker import Attacker
-from fl_app.audit import Public
+from fl_app.audit import Chosen, Public
 from fl_app.client import ClientParts
 from fl_app.data import Dataset, label_histogram
 from fl_app.defenses import Defense, protect
 from fl_app.models import ModelSpec, build_model
+from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD
@@ -81,8 +83,10 @@ def server_parts(overrides: str) -> ServerParts:
         wait=cfg.wait,
         seed=cfg.seed,
     )
+    config = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     return ServerParts(
-        config=cast(dict[str, Any], OmegaConf.to_container(cfg)),
+        config=config,
         dataset=dataset,
         histogram=label_histogram(
             dataset.train.labels, _partition(cfg, dataset, cfg.clients), dataset.num_classes
@@ -118,6 +122,14 @@ def attack_parts(overrides: str, spec: ModelSpec) -> tuple[Attacker, nn.Module]:
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
+def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
+    """Return the numbers of the chosen rounds, in order, or "all"; ``last`` is the run's final round."""
+    if chosen == "all":
+        return "all"
+    listed = [chosen] if chosen == "last" else chosen
+    return sorted({rounds if number == "last" else number for number in listed})
+
+
 def _attacker(cfg: DictConfig) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone."""
     if cfg.attack.method is None:
@@ -129,7 +141,7 @@ def _attacker(cfg: DictConfig) -> Attacker | None:
         forms=forms,
         grant_labels=cfg.attack.grant.labels,
         # by name: this package never imports the attacks
-        score=get_method("attacks.score.score"),
+        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips),
         aligned=get_method("attacks.score.aligned"),
     )
 
@@ -173,6 +185,11 @@ def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
             model = build_model(spec, allowed=[spec.target])
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
+    if cfg.init is not None:
+        try:
+            load_weights(model, Path(cfg.init))
+        except ValueError as error:
+            raise ConfigError(f"init: {error}") from error
     try:
         if defense.check is not None:
             defense.check(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,42 @@ def attack_sightings(
     """
     if not sightings:
         results.content["notes"].append("no attacked client answered in an attacked round: nothing to attack")
+    watch = _Watch(sightings, template, public, attacker.grant_labels)
     for group in _groups(sightings, attacker):
-        results.content["attacks"] += _attack(group, attacker, template, public, results.folder)
+        results.content["attacks"] += _attack(group, attacker, watch, results.folder)
         results.save()
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """Everything that the server saw; gives what it knows of one case."""
+
+    sightings: list[Sighting]
+    template: nn.Module
+    public: Public
+    grant_labels: bool
+    earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
+    """By round and client: each has a model of its own, and is made once."""
+
+    def observe(self, case: _Case) -> Observation:
+        """Return what is known of a case: earlier rounds of the same client are its history."""
+        if case.undefended:
+            return self._see(case.sighting, undefended=True)
+        return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+
+    def _see(self, sighting: Sighting, **more: Any) -> Observation:
+        return observe(sighting, self.template, self.public, grant_labels=self.grant_labels, **more)
+
+    def _past(self, sighting: Sighting) -> list[Sighting]:
+        order = sighting.order
+        past = [s for s in self.sightings if s.order.client == order.client and s.order.round < order.round]
+        return sorted(past, key=lambda s: s.order.round)
+
+    def _before(self, sighting: Sighting) -> Observation:
+        key = sighting.order.round, sighting.order.client
+        if key not in self.earlier:
+            self.earlier[key] = self._see(sighting)
+        return self.earlier[key]
 
 
 def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
@@ -78,15 +111,8 @@ def _same(raw: Update, sent: Update) -> bool:
     return all(torch.equal(raw[name].to(tensor.device), tensor) for name, tensor in sent.items())
 
 
-def _attack(
-    cases: list[_Case], attacker: Attacker, template: nn.Module, public: Public, folder: Path
-) -> list[dict[str, Any]]:
-    observations = [
-        observe(
-            case.sighting, template, public, grant_labels=attacker.grant_labels, undefended=case.undefended
-        )
-        for case in cases
-    ]
+def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path) -> list[dict[str, Any]]:
+    observations = [watch.observe(case) for case in cases]
     start = time.perf_counter()
     results = _run(attacker, cases, observations)
     seconds = (time.perf_counter() - start) / len(cases)
@@ -158,6 +184,8 @@ def _granted(observation: Observation) -> dict[str, Any]:
         "BatchNorm statistics": observation.buffers is not None,
         "local_steps": observation.local_steps,
         "lr": observation.lr,
+        "history": len(observation.history) or None,
+        "same_batch": observation.same_batch,
     }
 
 

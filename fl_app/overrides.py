@@ -178,6 +178,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "clients": (_whole(1), "a whole number of at least 1"),
         "evaluate_every": (_whole(1), "a whole number of at least 1"),
         "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
+        "init": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),
         "timeout": (lambda v: v is None or _positive(v), "null or a positive number of seconds"),
         "wait": (_positive, "a positive number of seconds"),
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
@@ -189,7 +190,8 @@ def _check(config: Mapping[str, Any]) -> None:
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),
-        "attack.rounds": (_numbers(1), "a list of rounds (from 1 on) or 'all'"),
+        "audit.lpips": (lambda v: v in ("alex", "vgg"), "alex or vgg"),
+        "attack.rounds": (_rounds, "a list of rounds (from 1 on, or last), 'last' or 'all'"),
         "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
     }
     for key, (fits, expected) in rules.items():
@@ -216,3 +218,9 @@ def _positive(value: Any) -> bool:
 
 def _numbers(least: int) -> Callable[[Any], bool]:
     return lambda value: value == "all" or (isinstance(value, list) and all(map(_whole(least), value)))
+
+
+def _rounds(value: Any) -> bool:
+    # what is left without "last" is numbers, or "all"
+    listed = [number for number in value if number != "last"] if isinstance(value, list) else value
+    return listed == "last" or _numbers(1)(listed)

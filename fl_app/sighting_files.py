@@ -54,7 +54,7 @@ def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, pub
         }
         heads = {"order": asdict(sighting.order), "answer": asdict(sighting.answer)}
         told = {name: json.dumps(head) for name, head in heads.items()}
-        told["broadcaster"] = json.dumps(sighting.broadcaster)
+        told |= {"broadcaster": json.dumps(sighting.broadcaster), "asked": json.dumps(sighting.asked)}
         _write(where / f"r{number}-c{sighting.order.client}.safetensors", parts, told)
 
 
@@ -131,6 +131,7 @@ def _sighting(path: Path, model: dict[str, Update]) -> Sighting:
             broadcaster=bool(told["broadcaster"]),
             truth=Truth(**truth) if truth else None,
             raw=raw or None,
+            asked=told.get("asked"),  # runs of before it was kept do not have it
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error

@@ -7,7 +7,7 @@ its own that only `attacks.score` may hold beside a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -66,6 +66,11 @@ class Observation:
     """Whether this client named them: then they are the largest entries of what it pruned."""
     history: Sequence[Observation] = field(default=())
     """Earlier rounds of the same client, oldest first."""
+    same_batch: bool | None = None
+    """Whether the client computes on the same samples in every round, because they are all it has."""
+    rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
+    """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
+    before it trained."""
 
 
 @dataclass(frozen=True)

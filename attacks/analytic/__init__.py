@@ -1,8 +1,9 @@
 """Attacks that solve for the inputs instead of searching for them."""
 
+from attacks.analytic.completed_update import CompletedUpdate, complete_update
 from attacks.analytic.completion import Completion, CompletionError, complete_matrix
 from attacks.analytic.first_linear import first_linear
-from attacks.analytic.low_rank import CompletedUpdate, complete_low_rank, complete_update
+from attacks.analytic.low_rank import complete_low_rank
 
 __all__ = [
     "CompletedUpdate",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.analytic.completed_update import LinearLayer
 from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.known_labels import known_labels
 from attacks.optimisation.problem import Problem, as_problem
@@ -27,13 +28,6 @@ DRAWS, CHUNK = 300_000, 4_000
 """How many sets of rows are tried for ones that a sample leaves inactive; how many at once."""
 MOST = 24
 """Of more samples, each active in half the rows, a set of rows that one leaves inactive is never drawn."""
-
-
-class InputLayer(NamedTuple):
-    """The parameters of the linear layer that sees the input itself."""
-
-    weight: str
-    bias: str | None
 
 
 class Samples(NamedTuple):
@@ -86,20 +80,20 @@ def scale_free_problem(obs: Observation, *, who: str) -> Problem:
     return dataclasses.replace(problem, notes=(*problem.notes, note))
 
 
-def input_layer(problem: Problem) -> InputLayer | None:
+def input_layer(problem: Problem) -> LinearLayer | None:
     """Return the first linear layer in the update whose input is the flattened input of the model."""
     generator = torch.Generator(device="cpu").manual_seed(0)
     like = problem.target
     # two samples: BatchNorm in train mode, further on, refuses one
     probe = torch.randn((2, *problem.input_shape), generator=generator, dtype=like.dtype, device="cpu")
     probe = probe.to(like.device)
-    found: list[InputLayer] = []
+    found: list[LinearLayer] = []
 
     def watch(path: str) -> torch.utils.hooks.RemovableHandle:
         def note_call(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
             names = [f"{path}.{name}".lstrip(".") for name in ("weight", "bias")]
             if names[0] in problem.names and torch.equal(args[0], probe.flatten(1)):
-                found.append(InputLayer(names[0], names[1] if names[1] in problem.names else None))
+                found.append(LinearLayer(names[0], names[1] if names[1] in problem.names else None))
 
         return problem.model.get_submodule(path).register_forward_pre_hook(note_call)
 

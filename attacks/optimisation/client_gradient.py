@@ -7,7 +7,8 @@ operators, and one call then serves every guess.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from attacks.optimisation.local_training import LocalTraining
+from attacks.optimisation.rounds import Rounds
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Gradient = Callable[[Tensor, Tensor], Tensor]
-"""From inputs (P, B, ...) and labels (P, B) or (P, B, classes) to gradients (P, n), differentiable."""
+Draws = Mapping[str, Tensor]
+"""What stochastic layers are to take for their draws: by buffer name, (P, ...)."""
+Course = LocalTraining | Rounds | None
+"""How the weights move while the client computes; None: not at all."""
+State = Mapping[str, Tensor]
+Gradient = Callable[[Tensor, Tensor, Draws], Tensor]
+"""From inputs (P, B, ...), labels (P, B) or (P, B, classes) and draws to gradients (P, n), differentiable."""
 
 
 def client_gradient(
@@ -26,24 +33,27 @@ def client_gradient(
     names: tuple[str, ...],
     inputs: Tensor,
     labels: Tensor,
+    draws: Draws | None = None,
     loss: Loss = F.cross_entropy,
-    local: LocalTraining | None = None,
+    course: Course = None,
 ) -> tuple[Gradient, str | None]:
     """Return a gradient function for stacks like ``inputs``, and why it is not batched (None if it is).
 
-    With ``local`` the gradient is the mean one of a client's local steps, with the
-    weights moving in between. A single guess needs no batching. Otherwise two of the
-    given ones are tried both ways: operators without a batching rule, or with a wrong
-    one, show only when called.
+    The ``course`` of a client's local steps gives their mean gradient, with the weights moving
+    in between; that of several rounds gives those of all rounds in one row. A single guess needs
+    no batching. Otherwise two of the given ones are tried both ways: operators without a
+    batching rule, or with a wrong one, show only when called.
     """
-    single = one_by_one(model, names, loss) if local is None else _in_turn(model, names, loss, local)
+    draws = draws or {}
+    plain = course is None and not draws
+    single = one_by_one(model, names, loss) if plain else _in_turn(model, names, loss, course)
     if len(inputs) == 1:
         return single, None
-    stacked = batched(model, names, loss, local)
+    stacked = batched(model, names, loss, course)
     try:
-        together, alone = _slope(stacked, inputs, labels), _slope(single, inputs, labels)
+        together, alone = _slope(stacked, inputs, labels, draws), _slope(single, inputs, labels, draws)
         # a model that draws numbers disagrees with itself as well
-        wrong = not _agree(together, alone) and _agree(alone, _slope(single, inputs, labels))
+        wrong = not _agree(together, alone) and _agree(alone, _slope(single, inputs, labels, draws))
         reason = "torch differentiates it wrongly when batched" if wrong else None
     except RuntimeError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
@@ -57,7 +67,7 @@ def one_by_one(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_en
     parameters = dict(model.named_parameters())
     matched = [parameters[name] for name in names]
 
-    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+    def gradient(inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         rows = []
         for guess, label in zip(inputs, labels, strict=True):
             value = loss(model(guess), label)
@@ -72,62 +82,69 @@ def batched(
     model: nn.Module,
     names: tuple[str, ...],
     loss: Loss = F.cross_entropy,
-    local: LocalTraining | None = None,
+    course: Course = None,
 ) -> Gradient:
     """Return the gradient function that takes all its guesses in one graph."""
-    matched, of_guess = _functional(model, names, loss, local)
+    of_guess = _functional(model, names, loss, course)
     # models that draw (a stochastic bottleneck) draw for each guess anew
-    per_guess = vmap(of_guess, in_dims=(None, 0, 0), randomness="different")
-
-    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
-        parts = per_guess(matched, inputs, labels)
-        return torch.cat([parts[name].flatten(1) for name in names], dim=1)
-
-    return gradient
+    per_guess = vmap(of_guess, randomness="different")
+    return lambda inputs, labels, draws: per_guess(inputs, labels, dict(draws))
 
 
-def _in_turn(model: nn.Module, names: tuple[str, ...], loss: Loss, local: LocalTraining) -> Gradient:
-    matched, of_guess = _functional(model, names, loss, local)
+def _in_turn(model: nn.Module, names: tuple[str, ...], loss: Loss, course: Course) -> Gradient:
+    of_guess = _functional(model, names, loss, course)
 
-    def gradient(inputs: Tensor, labels: Tensor) -> Tensor:
+    def gradient(inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         rows = []
-        for guess, label in zip(inputs, labels, strict=True):
-            parts = of_guess(matched, guess, label)
-            rows.append(torch.cat([parts[name].reshape(-1) for name in names]))
+        for number, (guess, label) in enumerate(zip(inputs, labels, strict=True)):
+            rows.append(of_guess(guess, label, {name: drawn[number] for name, drawn in draws.items()}))
         return torch.stack(rows)
 
     return gradient
 
 
 def _functional(
-    model: nn.Module, names: tuple[str, ...], loss: Loss, local: LocalTraining | None
-) -> tuple[dict[str, Tensor], Callable[[dict[str, Tensor], Tensor, Tensor], dict[str, Tensor]]]:
-    """Return the matched weights, and the gradient by name as a function of them and of one guess."""
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    matched = {name: parameters[name] for name in names}
-    rest = {name: parameter for name, parameter in parameters.items() if name not in matched}
+    model: nn.Module, names: tuple[str, ...], loss: Loss, course: Course
+) -> Callable[[Tensor, Tensor, Draws], Tensor]:
+    """Return the flat gradient as a function of one guess."""
+    own = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
-    def value(weights: dict[str, Tensor], guess: Tensor, label: Tensor) -> Tensor:
-        return loss(functional_call(model, {**rest, **weights}, (guess,)), label)
+    def value(weights: State, rest: State, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+        return loss(functional_call(model, {**rest, **weights, **draws}, (guess,)), label)
 
     slope = grad(value)
-    if local is None:
-        return matched, slope
 
-    def mean_slope(weights: dict[str, Tensor], guess: Tensor, label: Tensor) -> dict[str, Tensor]:
-        total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    def flat_slope(state: State, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+        matched = {name: state[name] for name in names}
+        rest = {name: tensor for name, tensor in state.items() if name not in matched}
+        return _flat(slope(matched, rest, guess, label, draws), names)
+
+    def of_local_steps(local: LocalTraining, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+        sizes = [own[name].numel() for name in names]
+        total = torch.zeros_like(_flat(own, names))
         for start, end in local.parts:
-            moved = {name: weight - local.lr * total[name] for name, weight in weights.items()}
-            step = slope(moved, guess[start:end], label[start:end])
-            total = {name: total[name] + step[name] for name in total}
-        return {name: gradients / len(local.parts) for name, gradients in total.items()}
+            drawn = {name: numbers[start:end] for name, numbers in draws.items()}
+            moves = zip(names, (local.lr * total).split(sizes), strict=True)
+            moved = {**own, **{name: own[name] - move.view(own[name].shape) for name, move in moves}}
+            total = total + flat_slope(moved, guess[start:end], label[start:end], drawn)
+        return total / len(local.parts)
 
-    return matched, mean_slope
+    def of_rounds(rounds: Rounds, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+        slopes = torch.stack([flat_slope(state, guess, label, draws) for state in rounds.states])
+        return (slopes.cumsum(dim=0) if rounds.running else slopes).flatten()
+
+    if isinstance(course, LocalTraining):
+        return partial(of_local_steps, course)
+    return partial(flat_slope, own) if course is None else partial(of_rounds, course)
 
 
-def _slope(gradient: Gradient, inputs: Tensor, labels: Tensor) -> Tensor:
+def _flat(tensors: State, names: tuple[str, ...]) -> Tensor:
+    return torch.cat([tensors[name].reshape(-1) for name in names])
+
+
+def _slope(gradient: Gradient, inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
     guess = inputs[:2].detach().requires_grad_(True)
-    flat = gradient(guess, labels[:2])
+    flat = gradient(guess, labels[:2], {name: drawn[:2] for name, drawn in draws.items()})
     # random weights: in the sum of squares some errors nearly cancel
     generator = torch.Generator(device="cpu").manual_seed(0)
     weights = torch.randn(flat.shape, generator=generator, dtype=flat.dtype, device="cpu")

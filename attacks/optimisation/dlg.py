@@ -94,11 +94,7 @@ class DeepLeakage(ImageAttack):
             raise ValueError(f"{self.who}: tolerance must be in [0, 1), got {self.tolerance}")
 
     def problem(self, obs: Observation) -> Problem:
-        """Return what is to be solved, in double precision.
-
-        Late gains of a line search are near the rounding of single precision, in which one of
-        eight searches on photographs stopped falling at a relative distance of 7e-7.
-        """
+        """Return what is to be solved, in double precision."""
         return super().problem(obs).double()
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:
@@ -134,7 +130,6 @@ class DeepLeakage(ImageAttack):
             optimiser=partial(RoundRobin, partial(LBFGS, history=HISTORY), problem.batch_size),
             schedule=lambda progress: 1.0,
             steps=self.steps,
-            masked=self.adaptive,
             stop_below=self.tolerance,
             patience=PATIENCE * problem.batch_size,
             remembered=2 * HISTORY * sum(math.prod(shape) for shape in shapes.values()),

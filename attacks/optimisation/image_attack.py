@@ -11,10 +11,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from attacks.base import Reconstruction, StepListener
+from attacks.optimisation.adaptation import informed, informed_recipe
 from attacks.optimisation.known_labels import SOURCES, known_labels
 from attacks.optimisation.matching import Recipe, Solution, match_gradients
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem, as_problem
+from attacks.rewrites import undo_rewrites
 from fl_app.types import Observation
 
 FEDAVG = ("single", "unrolled")
@@ -29,7 +31,7 @@ class ImageAttack(ABC):
     steps: int
     restarts: int
     adaptive: bool
-    """The attacker knows of pruning and matches only where something was sent."""
+    """The attacker knows the defense: see `attacks.optimisation.adaptation`."""
     labels: str
     """Where the labels come from."""
     seed: int
@@ -69,6 +71,10 @@ class ImageAttack(ABC):
         """Return the labels to start from (B,) and notes on them."""
         return known_labels(obs, problem, self.labels, who=self.who)
 
+    def remarks(self, obs: Observation) -> list[str]:
+        """Return what else a result should say."""
+        return []
+
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
         return self.many([obs], on_step=on_step)[0]
@@ -79,12 +85,16 @@ class ImageAttack(ABC):
         """Attack several updates to one model in one graph, which is several times faster."""
         if not observations:
             return []
-        problems = [self.problem(obs) for obs in observations]
-        known = [self.known(obs, p) for obs, p in zip(observations, problems, strict=True)]
+        seen = [self.see(obs) for obs in observations]
+        problems = [problem for _, problem in seen]
+        known = [self.known(obs, problem) for obs, problem in seen]
+        recipe = self.recipe(problems[0])
+        if self.adaptive:
+            recipe = informed_recipe(recipe, observations[0], problems[0])
         solutions = match_gradients(
             problems,
             [labels for labels, _ in known],
-            self.recipe(problems[0]),
+            recipe,
             restarts=self.restarts,
             seed=self.seed,
             time_budget=self.time_budget,
@@ -94,18 +104,21 @@ class ImageAttack(ABC):
         for obs, problem, (labels, notes), solution in zip(
             observations, problems, known, solutions, strict=True
         ):
-            notes = [*problem.notes, *notes, *self._knowledge(obs, problem), *solution.notes]
+            if recipe.masked and not problem.sent.all():
+                notes = [*notes, _what_is_matched(obs, problem)]
+            notes = [*problem.notes, *notes, *self.remarks(obs), *solution.notes]
             result = self._reconstruction(problem, solution, labels, notes)
             # the search may be more precise than the model
-            results.append(replace(result, images=result.images.to(next(obs.model.parameters()).dtype)))
+            result = replace(result, images=result.images.to(next(obs.model.parameters()).dtype))
+            if self.adaptive:
+                images, about = undo_rewrites(result.images, obs.rewrites)
+                result = replace(result, images=images, notes=(*result.notes, *about))
+            results.append(result)
         return results
 
-    def _knowledge(self, obs: Observation, problem: Problem) -> list[str]:
-        if not self.adaptive:
-            return []
-        sent = f"{int(problem.sent.sum())} of {problem.sent.numel()} entries"
-        which = "that were sent" if obs.sent is not None else "that are not zero, taken for all that was sent"
-        return [f"adaptive: matched only the {sent} {which}"]
+    def see(self, obs: Observation) -> tuple[Observation, Problem]:
+        """Return the observation and the problem as this attacker sees them."""
+        return informed(obs, self.problem) if self.adaptive else (obs, self.problem(obs))
 
     def _reconstruction(
         self, problem: Problem, solution: Solution, labels: Tensor, notes: list[str]
@@ -121,3 +134,8 @@ class ImageAttack(ABC):
             objective=objective if math.isfinite(objective) else None,
             notes=tuple(notes),
         )
+
+
+def _what_is_matched(obs: Observation, problem: Problem) -> str:
+    which = "that are known" if obs.sent is not None else "that are not zero, taken for all that was sent"
+    return f"adaptive: matched only the {int(problem.sent.sum())} of {problem.sent.numel()} entries {which}"

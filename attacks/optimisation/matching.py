@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks.base import StepListener
 from attacks.optimisation.client_gradient import Loss, client_gradient
+from attacks.optimisation.evidence import Evidence
 from attacks.optimisation.loop import Guide, Objective, Outcome, Schedule, minimise
 from attacks.optimisation.objectives import Distance, Matching
 from attacks.optimisation.optimisers import Optimiser, Variables
@@ -54,6 +55,10 @@ class Recipe:
     project: Callable[[Variables], Variables] = lambda variables: variables
     masked: bool = False
     """Match only the entries that were sent."""
+    withheld: float = 0.0
+    """Weight of the rule by which the others were not sent; only where they are not matched."""
+    draws: tuple[str, ...] = ()
+    """Variables that stochastic layers take for their draws, named as the buffers which hold them."""
     loss: Loss = F.cross_entropy
     stop_below: float | None = None
     """A guess with a lower objective is solved."""
@@ -151,9 +156,10 @@ def graph_size(problem: Problem) -> int:
         problem.model(blank)
     for hook in hooks:
         hook.remove()
-    numbers = _GRAPH_ACTIVATIONS * sum(sizes) + _GRAPH_PARAMETERS * problem.target.numel()
-    steps = 1 if problem.local is None else len(problem.local.parts)
-    return numbers * problem.target.element_size() * steps
+    numbers = _GRAPH_ACTIVATIONS * sum(sizes) + _GRAPH_PARAMETERS * sum(problem.sizes)
+    passes = len(problem.local.parts) if problem.local is not None else 1
+    passes = len(problem.rounds.states) if problem.rounds is not None else passes
+    return numbers * problem.target.element_size() * passes
 
 
 def _require_one_model(problems: Sequence[Problem]) -> None:
@@ -168,6 +174,7 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
             problem.batch_size == first.batch_size,
             problem.input_shape == first.input_shape,
             problem.local == first.local,
+            problem.rounds.is_like(first.rounds) if problem.rounds is not None else first.rounds is None,
             problem.mean.equal(first.mean) and problem.std.equal(first.std),
             weights.keys() == (other := problem.model.state_dict()).keys(),
             all(value.equal(other.get(name, value)) for name, value in weights.items()),
@@ -175,7 +182,7 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
         if not all(facts):
             raise ValueError(
                 "match_gradients: problems solved together must have the same weights, mode, "
-                "matched parameters, batch size, input shape, local steps and normalisation"
+                "matched parameters, batch size, input shape, local steps, earlier rounds and normalisation"
             )
 
 
@@ -205,8 +212,8 @@ def _solve(
     on_step: StepListener | None,
 ) -> tuple[Outcome, str | None]:
     owners = [p for p, _ in stack]
-    own = [problems[p] for p in owners]
-    device = own[0].device
+    # they share a model; the first one's is that which a recipe has prepared
+    first, device = problems[0], problems[0].device
     generators = [torch.Generator().manual_seed(seed + r) for _, r in stack]
 
     def draw(guess: int) -> Variables:
@@ -215,17 +222,25 @@ def _solve(
     starts = [draw(guess) for guess in range(len(stack))]
     start = {name: torch.stack([variables[name] for variables in starts]) for name in starts[0]}
     known = torch.stack([labels[p] for p in owners])
-    sent = torch.stack([problem.sent for problem in own]) if recipe.masked else None
-    target = torch.stack([problem.target for problem in own])
-    distance = recipe.matching(target, sent)
+    evidence = Evidence.of([problems[p] for p in owners])
+
+    def distance_of(rows: Tensor | slice) -> Distance:
+        part = evidence.rows(rows)
+        return part.distance(recipe.matching, masked=recipe.masked, withheld=recipe.withheld)
+
+    def draws_of(variables: Variables) -> Variables:
+        return {name: variables[name] for name in recipe.draws}
+
     example = recipe.decode(recipe.project(start), known)
-    gradient, note = client_gradient(own[0].model, own[0].names, *example, recipe.loss, own[0].local)
+    gradient, note = client_gradient(
+        first.model, first.names, *example, draws_of(start), recipe.loss, first.rounds or first.local
+    )
 
     def objective_of(owners: Owners, known: Tensor, distance: Distance) -> Objective:
         priors = (*recipe.priors, *recipe.own_priors(owners))
 
         def objective(variables: Variables) -> Tensor:
-            value = distance(gradient(*recipe.decode(variables, known)))
+            value = distance(gradient(*recipe.decode(variables, known), draws_of(variables)))
             for weight, prior in priors:
                 value = value + weight * prior(variables)
             return value
@@ -233,11 +248,10 @@ def _solve(
         return objective
 
     def narrow(rows: Tensor) -> Objective:
-        distance = recipe.matching(target[rows], None if sent is None else sent[rows])
-        return objective_of([owners[row] for row in rows.tolist()], known[rows], distance)
+        return objective_of([owners[row] for row in rows.tolist()], known[rows], distance_of(rows))
 
     outcome = minimise(
-        objective_of(owners, known, distance),
+        objective_of(owners, known, distance_of(slice(None))),
         start,
         optimiser=recipe.optimiser(),
         schedule=recipe.schedule,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -51,6 +51,30 @@ def relative_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
     unit = torch.where(length > 0, length, 1)
     distance = squared_distance(target / unit, mask)
     return lambda gradient: distance(gradient / unit)
+
+
+def squashed(base: Matching, sizes: Sequence[int]) -> Matching:
+    """Return the distance of little more than signs from an observation that has only signs.
+
+    Every tensor of a guess (they have ``sizes`` entries) is squashed by ``tanh`` at its own mean size, so
+    that large entries no longer outweigh the others, and brought to the size of the observed one.
+    """
+
+    def matching(target: Tensor, mask: Tensor | None) -> Distance:
+        distance = base(target, mask)
+        observed = [part.abs().amax(dim=1, keepdim=True) for part in target.split(sizes, dim=1)]
+
+        def of_signs(gradient: Tensor) -> Tensor:
+            parts = []
+            for part, size in zip(gradient.split(sizes, dim=1), observed, strict=True):
+                # the mean size is a unit, not something to be moved
+                mean = part.detach().abs().mean(dim=1, keepdim=True).clamp_min(torch.finfo(part.dtype).tiny)
+                parts.append(torch.tanh(part / mean) * size)
+            return distance(torch.cat(parts, dim=1))
+
+        return of_signs
+
+    return matching
 
 
 def _comparable(gradient: Tensor, mask: Tensor | None) -> Tensor:

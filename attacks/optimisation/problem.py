@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from attacks.optimisation.batch_statistics import use_batch_statistics
 from attacks.optimisation.local_training import LocalTraining, plan_local_training
+from attacks.optimisation.rounds import Rounds
+from attacks.optimisation.withheld import Withheld
 from fl_app.types import Observation, Update
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -35,6 +37,10 @@ class Problem:
     notes: tuple[str, ...]
     local: LocalTraining | None = None
     """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
+    withheld: Withheld | None = None
+    """What is known of the entries that did not travel."""
+    rounds: Rounds | None = None
+    """The client's earlier rounds and this one, if they are matched together; the target has them all."""
 
     @property
     def device(self) -> torch.device:
@@ -44,6 +50,12 @@ class Problem:
         """Return the problem in double precision; the model is changed in place."""
         target, mean, std = self.target.double(), self.mean.double(), self.std.double()
         return replace(self, model=self.model.double(), target=target, mean=mean, std=std)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many entries each matched parameter has."""
+        parameters = dict(self.model.named_parameters())
+        return [parameters[name].numel() for name in self.names]
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """Return what the model sees of pixels in [0, 1]."""

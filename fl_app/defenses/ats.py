@@ -7,7 +7,8 @@ finds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,27 +18,56 @@ from fl_app.defenses.operations import LIBRARY, follow
 from fl_app.training import Rules
 
 
+@dataclass(frozen=True)
+class Rewriting:
+    """What one policy does to images."""
+
+    policy: tuple[int, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        return follow(self.policy, pixels)
+
+    def __str__(self) -> str:
+        return ", ".join(str(LIBRARY[number]) for number in self.policy)
+
+
 def ats(policies: Sequence[Sequence[int]]) -> Defense:
     """Rewrite every image by one of the policies, drawn for each image anew.
 
     A policy is a list of numbers of entries of `LIBRARY`, in the order in which
     they are applied. The published numbers count another library.
     """
-    chosen = [_check(policy) for policy in _as_list("policies", policies)]
+    chosen = _rewritings(policies)
 
     def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
         drawn = torch.randint(len(chosen), (len(pixels),), generator=generator, device="cpu")
         changed = torch.empty_like(pixels)
-        for number, policy in enumerate(chosen):
+        for number, rewriting in enumerate(chosen):
             mine = torch.nonzero(drawn == number).flatten().to(pixels.device)
             if len(mine) > 0:
-                changed[mine] = follow(policy, pixels[mine])
+                changed[mine] = rewriting(pixels[mine])
         return changed
 
     return Defense(rules=Rules(augment=augment))
 
 
-def _check(policy: Sequence[int]) -> tuple[int, ...]:
+def public_rewrites(defense: Mapping[str, object]) -> tuple[Callable[[Tensor], Tensor], ...]:
+    """Return what ``ats`` may do to an image, wherever in the tree of a defense's config it stands.
+
+    The policies are read as data: nothing that the tree names is called. Two of them
+    would change the same thing, which `protect` refuses.
+    """
+    if str(defense.get("_target_", "")).rpartition(".")[2] == ats.__name__:
+        return _rewritings(defense.get("policies"))
+    inner = (public_rewrites(child) for child in defense.values() if isinstance(child, Mapping))
+    return next((found for found in inner if found), ())
+
+
+def _rewritings(policies: object) -> tuple[Rewriting, ...]:
+    return tuple(Rewriting(_check(policy)) for policy in _as_list("policies", policies))
+
+
+def _check(policy: object) -> tuple[int, ...]:
     numbers = _as_list("a policy", policy)
     for number in numbers:
         # True is an int in Python, and never a number of an operation

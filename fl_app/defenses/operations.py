@@ -97,7 +97,8 @@ def sharpness(pixels: Tensor, factor: float) -> Tensor:
 def posterize(pixels: Tensor, bits: float) -> Tensor:
     """Keep the upper ``bits`` of the eight bits of every byte."""
     step = 2 ** (8 - int(bits))
-    return _levels(pixels).div(step, rounding_mode="floor").mul(step).to(pixels.dtype) / 255
+    kept = _levels(pixels).div(step, rounding_mode="floor").mul(step).to(pixels.dtype) / 255
+    return _with_slope_of(pixels, kept)
 
 
 def solarize(pixels: Tensor, threshold: float) -> Tensor:
@@ -125,7 +126,8 @@ def equalize(pixels: Tensor) -> Tensor:
     up_to = histogram.cumsum(dim=2).gather(2, levels).view(pixels.shape)
     lowest = up_to.amin(dim=(-2, -1), keepdim=True)
     above = up_to.amax(dim=(-2, -1), keepdim=True) - lowest
-    return torch.where(above > 0, (up_to - lowest).to(pixels.dtype) / above.clamp(min=1), pixels)
+    spread = (up_to - lowest).to(pixels.dtype) / above.clamp(min=1)
+    return torch.where(above > 0, _with_slope_of(pixels, spread), pixels)
 
 
 _MAGNITUDES: dict[Callable[..., Tensor], tuple[float | None, ...]] = {
@@ -177,6 +179,14 @@ def _grey(pixels: Tensor) -> Tensor:
         return pixels.mean(dim=1, keepdim=True)
     weights = torch.tensor(LUMINANCE, dtype=pixels.dtype, device=pixels.device)
     return (pixels * weights.view(1, -1, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def _with_slope_of(pixels: Tensor, changed: Tensor) -> Tensor:
+    """Return ``changed`` to the bit, differentiated as if it were ``pixels``.
+
+    What has steps has no slope of its own, and would stop whoever looks for the pixels by gradients.
+    """
+    return (pixels - pixels.detach()) + changed
 
 
 def _levels(pixels: Tensor) -> Tensor:

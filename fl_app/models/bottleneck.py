@@ -21,21 +21,30 @@ class Bottleneck(nn.Module):
 
     It draws wherever gradients are recorded, in train and eval mode alike: a client
     that computes in eval mode must be protected too. Without gradients, as the
-    server evaluates, the mean passes instead. Draws come from torch's global generator.
+    server evaluates, the mean passes instead. Draws come from torch's global generator,
+    unless ``given_draws`` holds what to take for them, as who searches for a client's may do.
     """
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
         self.encoder = nn.Linear(features, 2 * size)
         self.decoder = nn.Linear(size, features)
+        self.given_draws: Tensor | None
+        self.register_buffer("given_draws", None, persistent=False)
+
+    def draws_shape(self, samples: int) -> tuple[int, ...]:
+        """Return the shape of what is drawn for so many samples."""
+        return samples, self.decoder.in_features
 
     def forward(self, x: Tensor) -> Tensor:
         """Pass a draw, or the mean where no gradient is recorded."""
         mean, std = moments(self.encoder(x))
         if not torch.is_grad_enabled():
             return self.decoder(mean)
-        # on the CPU: the same draw on every device
-        noise = torch.randn(std.shape, dtype=std.dtype, device="cpu").to(std.device)
+        noise = self.given_draws
+        if noise is None:
+            # on the CPU: the same draw on every device
+            noise = torch.randn(std.shape, dtype=std.dtype, device="cpu").to(std.device)
         return self.decoder(mean + std * noise)
 
 

@@ -97,7 +97,7 @@ def _image_leak(
         _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", verdict),
         _text(
             f"At best for the attacker: SSIM {SSIM.show(ssim)}, LPIPS {lpips}.",
-            f"Mean over all pictures: {means}." if count > 1 else None,
+            f"Mean over all pictures, of the attack's best form: {means}." if count > 1 else None,
             _labels_sentence(attacks),
         ),
         _pair(attack, position),

@@ -25,6 +25,7 @@ _GRANTS = {
     "buffers": "the BatchNorm statistics that were sent",
     "sent": "which entries travelled",
     "history": "earlier rounds of the same client",
+    "same_batch": "that the client has no other samples",
 }
 
 

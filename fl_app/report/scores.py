@@ -35,8 +35,15 @@ def worst_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
 
 
 def mean_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
-    """Return the mean over all scored images."""
-    return mean_of(_values(metric, attacks))
+    """Return the mean over all scored images, of the form of the attack that has the worst one for the user.
+
+    Forms are not averaged with each other: they are several tries at the same images.
+    """
+    forms: dict[tuple[object, ...], list[Attack]] = {}
+    for attack in attacks:
+        forms.setdefault((attack.name, attack.adaptive, attack.labels_from), []).append(attack)
+    means = [mean for form in forms.values() if (mean := mean_of(_values(metric, form))) is not None]
+    return metric.closest(means) if means else None
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,3 +55,11 @@ def observe() -> Callable[..., Observation]:
         return Observation(model=model, update=dict(zip(names, gradients, strict=True)), **facts | more)
 
     return make
+
+
+@pytest.fixture
+def photos(shared_data: Path) -> Tensor:
+    """The first test picture of each of CIFAR-10's first eight classes (8, 3, 32, 32)."""
+    from benchmarks.photographs import photographs  # here: only few tests measure on photographs
+
+    return photographs(shared_data / "cifar10")

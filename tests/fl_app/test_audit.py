@@ -148,6 +148,8 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "locations",
         "broadcaster",
         "history",
+        "same_batch",
+        "rewrites",
     }
     assert not any(
         field.type == Truth or "Truth" in str(field.type) for field in dataclasses.fields(Observation)

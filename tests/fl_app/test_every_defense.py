@@ -27,6 +27,16 @@ ZERO = {
     "laplace": "defense.laplace.std=0",
     "soteria": "defense.rate=0",
 }
+NEVER_ZERO = {
+    "adgp": "it keeps half of the entries at most",
+    "ats": "no operation of its library does nothing",
+    "bf16": "rounding has no strength",
+    "dp_sgd": "it sums over records, which rounds in another way",
+    "fp16": "rounding has no strength",
+    "int8": "rounding has no strength",
+    "precode": "it trains another model",
+    "sign": "a sign has no strength",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +90,11 @@ def test_strength_zero_equals_no_defense_bit_for_bit(defense):
     _, plain = audited("rounds=2 clients=2 defense=none")
     for ours, theirs in zip(defended, plain, strict=True):
         torch.testing.assert_close(ours.update, theirs.update, rtol=0, atol=0)
+
+
+def test_every_defense_can_be_set_to_zero_or_says_why_not():
+    assert ZERO.keys() | NEVER_ZERO.keys() == set(DEFENSES) - {"none"}
+    assert not ZERO.keys() & NEVER_ZERO.keys()
 
 
 def test_what_was_trained_on_is_part_of_the_truth_if_it_is_another():

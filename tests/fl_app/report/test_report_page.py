@@ -141,6 +141,21 @@ class TestWords:
         assert [row["attack"] for row in page.table_with("PSNR")] == ["ig", "ig", name]
         assert ("the plain result is what counts" in page.text) == (gain < 0)
 
+    @pytest.mark.parametrize("gain", [-1.0, 1.0])
+    def test_the_users_worst_case_is_the_closest_image_of_both_forms(self, make_run, gain):
+        def change(result):
+            sent = result["attacks"][1]
+            result["attacks"].append({**sent, "adaptive": True, "psnr": [v + gain for v in sent["psnr"]]})
+
+        folder = make_run(change=change)
+        plain, adaptive = (attack["psnr"] for attack in read_result(folder)["attacks"][1:])
+        card = report(folder).cards[QUESTIONS[1]]
+        assert f"{max(plain + adaptive):.2f} dB" in card
+        # both forms rebuild the same pictures: their mean is that of one form
+        stronger = max(statistics.fmean(plain), statistics.fmean(adaptive))
+        assert f"Mean over all pictures, of the attack's best form: {stronger:.2f} dB" in card
+        assert ("(adaptive)" in card) == (gain > 0)
+
     def test_says_which_attacked_client_named_the_locations(self, make_run):
         def change(result):
             result["attacks"][1]["broadcaster"] = True

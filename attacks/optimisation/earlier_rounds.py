@@ -1,0 +1,76 @@
+"""Earlier rounds of a client that computes on the same samples each time, matched together with the last.
+
+What a client's transform got in round ``t`` is the gradient of that round; with error
+feedback, plus all that earlier rounds withheld: ``p_t = g_1 + … + g_t - s_1 - … - s_(t-1)``.
+The server knows every ``s`` and all weights, so a guess for the samples gives every ``p_t``,
+and every round adds what it sent to what is matched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attacks.knowledge import has_feedback
+from attacks.optimisation.problem import Problem, flatten_update
+from attacks.optimisation.rounds import Rounds
+from attacks.optimisation.stochastic_layers import stochastic_layers
+from attacks.optimisation.withheld import Withheld, withheld_entries
+from fl_app.types import Observation
+
+
+def unusable_rounds(obs: Observation) -> str | None:
+    """Return why earlier rounds of the client are of no use, None if they are."""
+    if not obs.history:
+        return "none was seen"
+    if not obs.same_batch:
+        return "the client is not known to compute on the same samples in every round"
+    if any(seen.local_steps is not None for seen in (*obs.history, obs)):
+        return "they had local steps, and only gradients add up"
+    if stochastic_layers(obs.model):
+        return "the model draws anew in every round"
+    if len(obs.rewrites) > 1:
+        return "the client draws its rewritings anew in every round"
+    if any(seen.batch_size != obs.batch_size for seen in obs.history):
+        return "they had other batch sizes"
+    rounds = [seen.round for seen in (*obs.history, obs)]
+    if has_feedback(obs) and rounds != list(range(1, len(rounds) + 1)):
+        return "with error feedback, all rounds since the first are needed"
+    return None
+
+
+def with_earlier_rounds(problem: Problem, obs: Observation) -> Problem:
+    """Return the problem of all rounds of an observation whose history can be used."""
+    seen = [*obs.history, obs]
+    like, names = problem.target, problem.names
+    sent = torch.stack([flatten_update(one.update, names) for one in seen]).to(like)
+    running = has_feedback(obs)
+    before = sent.cumsum(dim=0) - sent if running else torch.zeros_like(sent)
+    rules = [rule for one in seen if (rule := withheld_entries(one, names)) is not None]
+    states = [{name: tensor.detach().to(like) for name, tensor in _state(one).items()} for one in seen]
+    travelled = torch.cat([flatten_update(_travelled(one), names) for one in seen]).bool()
+    withheld = None
+    if len(rules) == len(seen):
+        withheld = Withheld(*(torch.cat(side).to(like) for side in zip(*rules, strict=True)))
+    note = f"adaptive: matched together with the {len(obs.history)} earlier rounds on the same samples"
+    return replace(
+        problem,
+        target=sent.flatten(),
+        sent=travelled.to(like.device),
+        withheld=withheld,
+        rounds=Rounds(tuple(states), running, before.flatten()),
+        notes=(*problem.notes, note),
+    )
+
+
+def _state(obs: Observation) -> dict[str, Tensor]:
+    """Return the model that the client computed on: in eval mode, with the buffers that it sent."""
+    return {**obs.model.state_dict(), **((not obs.training and obs.buffers) or {})}
+
+
+def _travelled(obs: Observation) -> dict[str, Tensor]:
+    # without masks, a zero is what a pruned entry looks like
+    masks = obs.sent or {}
+    return {name: masks.get(name, entries != 0) for name, entries in obs.update.items()}

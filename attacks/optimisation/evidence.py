@@ -1,0 +1,54 @@
+"""What the server saw of several problems, stacked: the side of a distance that a search does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.optimisation.objectives import Distance, Matching
+from attacks.optimisation.problem import Problem
+from attacks.optimisation.withheld import Withheld, with_withheld
+
+
+class Evidence(NamedTuple):
+    """One row per guess."""
+
+    target: Tensor
+    sent: Tensor
+    low: Tensor
+    high: Tensor
+    """Bounds of what was withheld."""
+    before: Tensor
+    """What the client had sent in earlier rounds, and no longer has in what it sends."""
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Evidence:
+        """Stack what is known of each problem; of one without a rule or earlier rounds, nothing."""
+        rows = []
+        for problem in problems:
+            unknown = torch.full_like(problem.target, torch.inf)
+            low, high = problem.withheld or (unknown, unknown)
+            before = torch.zeros_like(problem.target) if problem.rounds is None else problem.rounds.before
+            rows.append((problem.target, problem.sent, low, high, before))
+        return cls(*(torch.stack(part) for part in zip(*rows, strict=True)))
+
+    def rows(self, which: Tensor | slice) -> Evidence:
+        """Return some of the guesses."""
+        return Evidence(*(part[which] for part in self))
+
+    def distance(self, matching: Matching, *, masked: bool, withheld: float) -> Distance:
+        """Return the distance of guessed gradients: over all entries, or ``masked`` to those that were sent.
+
+        In the second case the others must obey the rule by which they were withheld, with that weight.
+        """
+        distance = matching(self.target, self.sent if masked else None)
+        if masked and withheld > 0 and self.low.isfinite().any():
+            distance = with_withheld(
+                distance, self.target, self.sent, Withheld(self.low, self.high), withheld
+            )
+        if not self.before.any():
+            return distance
+        return lambda gradient: distance(gradient - self.before)
