@@ -1,4 +1,4 @@
-"""What BatchNorm statistics are worth to GradInversion: the same attack with and without its statistics prior.
+"""What BatchNorm statistics are worth to GradInversion: the attack with and without its statistics prior.
 
 ``python -m benchmarks.batch_statistics [--data FOLDER] [--batches N] [--steps N]``, with an image
 folder of CIFAR-10. ConvNet16 is trained for a few epochs; the victims are batches of four test
@@ -34,7 +34,7 @@ EPOCHS, PER_CLASS, AT_ONCE, RATE = 3, 250, 50, 2e-3
 BATCH, BATCHES = 4, 6
 REPORTED = 1000
 """The shuffled test pictures before this one are for choosing settings."""
-STEPS = 100
+STEPS = 350
 
 
 @dataclass(frozen=True, eq=False)

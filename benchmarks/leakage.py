@@ -42,6 +42,7 @@ DEFENSES = {
     "dgp": "",
     "adgp": "",
     "outpost": "",
+    "outpost_late": "",
     "gaussian": "defense.gaussian.std=0.01",
     # at the published 1 % nothing is withheld that was not zero anyway
     "soteria": "defense.rate=0.8",
@@ -51,7 +52,9 @@ DEFENSES = {
     "sign": "",
 }
 LATE = 200
-"""Outpost's adaptive attacker waits for this round."""
+"""Outpost's attacker may wait for this round: what it adds fades."""
+ALIKE = ("none", "outpost", "outpost_late", "fp16", "int8")
+"""Of these the adaptive attacker makes what the plain one does."""
 TRAINING = "rounds=150 clients=10 batch_size=32 lr=0.05 attack=none"
 
 
@@ -86,8 +89,8 @@ def main() -> None:
     for attack in args.attacks:
         for defense in args.defenses:
             for adaptive in (False, True):
-                if defense == "none" and adaptive:
-                    continue  # there is nothing to adapt to
+                if adaptive and defense in ALIKE:
+                    continue
                 for granted in (True, False):
                     _cell(args, attack, all_settings[attack], defense, adaptive, granted)
     cells = [Cell.read(path) for path in sorted((args.work / "cells").glob("*.json"))]
@@ -104,8 +107,7 @@ def _cell(
     path = args.work / "cells" / f"{attack}-{defense}-{form}-{labels}.json"
     if path.exists():
         return
-    late = defense == "outpost" and adaptive
-    observations, truths = _observations(args, setting, defense, late)
+    observations, truths = _observations(args, setting, defense)
     began = time.perf_counter()
     known = path.with_name(f"{attack}-{defense}-{form}-granted")
     results = _attack(setting.forms[adaptive], observations, truths, granted, known)
@@ -118,7 +120,6 @@ def _cell(
         "defense": defense,
         "adaptive": adaptive,
         "labels": labels,
-        "late": late,
         "right_labels": sum(right) / len(right),
         "seconds": seconds,
         "notes": list(results[0].notes),
@@ -160,19 +161,20 @@ def _same_labels(found: torch.Tensor | None, true: torch.Tensor) -> bool:
 
 
 def _observations(
-    args: argparse.Namespace, setting: Setting, defense: str, late: bool
+    args: argparse.Namespace, setting: Setting, defense: str
 ) -> tuple[list[Observation], list[Truth]]:
-    folder = _watch(args, setting, defense, late)
+    folder = _watch(args, setting, defense)
     sightings, spec, public = load_sightings(folder)
     model = build_model(spec, allowed=[spec.target])
     seen = [observe(sighting, model, public, grant_labels=False) for sighting in sightings]
     return seen, [sighting.truth for sighting in sightings if sighting.truth is not None]
 
 
-def _watch(args: argparse.Namespace, setting: Setting, defense: str, late: bool) -> Path:
+def _watch(args: argparse.Namespace, setting: Setting, case: str) -> Path:
     """Run a federation whose updates are kept, once."""
-    folder = args.work / "runs" / f"{setting.model}-{defense}{'-late' if late else ''}"
+    folder = args.work / "runs" / f"{setting.model}-{case}"
     clients = args.images // setting.batch
+    defense, _, late = case.partition("_")
     rounds = LATE if late else 1
     if (folder / "observations").is_dir():
         return folder
@@ -188,7 +190,7 @@ def _watch(args: argparse.Namespace, setting: Setting, defense: str, late: bool)
         folder,
         setting.model,
         defense,
-        *DEFENSES[defense].split(),
+        *DEFENSES[case].split(),
         *start,
         f"rounds={rounds}",
         f"clients={clients}",

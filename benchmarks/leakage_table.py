@@ -25,7 +25,6 @@ class Cell:
     defense: str
     adaptive: bool
     labels: str
-    late: bool
     right_labels: float
     psnr: list[float]
     ssim: list[float]
@@ -73,9 +72,8 @@ def _table(title: str, cells: dict[tuple[str, bool], Cell], defenses: Sequence[s
 def _numbers(cell: Cell | None) -> tuple[str, str]:
     """Return the means, and those of the image that came out best, each by its own measure."""
     if cell is None:
-        return "–", "–"
-    late = " (late round)" if cell.late else ""
-    return _three(cell, statistics.mean, statistics.mean) + late, _three(cell, max, min)
+        return "the same", ""
+    return _three(cell, statistics.mean, statistics.mean), _three(cell, max, min)
 
 
 def _three(cell: Cell, high: Callable, low: Callable) -> str:
@@ -99,7 +97,7 @@ def draw_gallery(cells: Sequence[Cell], defenses: Sequence[str], path: Path) -> 
     for defense, adaptive in rows:
         cell = own[defense, adaptive]
         images = load_file(cell.path.with_suffix(".safetensors"))["images"][:SHOWN]
-        form = "late round" if cell.late else "adaptive" if adaptive else "plain"
+        form = "adaptive" if adaptive else "plain"
         strips.append((f"{defense}, {form}\n{statistics.mean(cell.psnr):.1f} dB", images))
     figure = Figure(figsize=(1.6 + 0.8 * len(first), 0.82 * len(strips)), dpi=100)
     axes = figure.subplots(len(strips), len(first), squeeze=False)

@@ -56,7 +56,7 @@ def dp_sgd(
 
     def sigma(rate: float, steps: int) -> float:
         if noise_multiplier is not None:
-            return noise_multiplier
+            return float(noise_multiplier)  # a whole number in a config is an int, and refused on the wire
         return calibrate(epsilon, delta, rate, rounds * steps)
 
     def differentiate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:

@@ -1,5 +1,6 @@
 """An attacker reads the defense off its config, whatever it is wrapped in."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from attacks.knowledge import Part, defense_parts, find_part
+from attacks.knowledge import Part, defense_parts, find_part, gradient_unit, has_feedback
 from fl_app.overrides import compose
 from fl_app.types import Observation
 
@@ -59,3 +60,20 @@ def test_several_defenses_keep_their_order():
         Part("keep_topk", {"k": 0.1}, feedback=True),
         Part("round_int8", {}, feedback=False),
     ]
+
+
+def test_feedback_is_known_wherever_it_is_and_whether_it_is_on():
+    with_feedback = {"adgp", "dgp", "graddrop", "outpost", "prune", "topk"}
+    assert {name for name in DEFENSES if has_feedback(configured(f"defense={name}"))} == with_feedback
+    for name in with_feedback:
+        assert not has_feedback(configured(f"defense={name} error_feedback=false"))
+    assert not has_feedback(observed(None))
+    second = {"_target_": "x.error_feedback", "inner": {"_target_": "x.keep_topk", "k": 0.1}}
+    assert has_feedback(observed({"_target_": "x.protect", "a": {"_target_": "x.ats"}, "b": second}))
+
+
+def test_the_unit_of_an_update_is_how_far_a_gradient_of_one_moves_the_weights():
+    gradient = observed(None)
+    assert gradient_unit(gradient) == 1
+    assert gradient_unit(replace(gradient, lr=0.1)) == 1
+    assert gradient_unit(replace(gradient, lr=0.1, local_steps=5)) == pytest.approx(0.5)

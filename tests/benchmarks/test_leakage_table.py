@@ -9,14 +9,13 @@ from safetensors.torch import save_file
 from benchmarks.leakage_table import Cell, draw_gallery, format_table
 
 
-def write(folder, defense, adaptive, psnr, labels="granted", late=False):
+def write(folder, defense, adaptive, psnr, labels="granted"):
     path = folder / f"ig-{defense}-{adaptive}-{labels}.json"
     content = {
         "attack": "ig",
         "defense": defense,
         "adaptive": adaptive,
         "labels": labels,
-        "late": late,
         "right_labels": 0.75,
         "psnr": psnr,
         "ssim": [value / 100 for value in psnr],
@@ -35,16 +34,14 @@ def test_a_row_has_means_best_images_and_the_worse_form_for_the_user(tmp_path):
         write(tmp_path, "dgp", False, [10.0, 12.0]),
         write(tmp_path, "dgp", True, [18.0, 20.0]),
         write(tmp_path, "int8", False, [20.0, 24.0]),
-        write(tmp_path, "int8", True, [20.0, 22.0], late=True),
+        write(tmp_path, "int8", True, [20.0, 22.0]),
     ]
     rows = [
         line for line in format_table(cells, ["none", "dgp", "int8", "sign"]).splitlines() if line[:1] == "|"
     ]
-    assert rows[2] == "| none | 25.0 / 0.25 / 0.75 | 30.0 / 0.30 / 0.70 | – | – | 25.0 dB |"
+    assert rows[2] == "| none | 25.0 / 0.25 / 0.75 | 30.0 / 0.30 / 0.70 | the same |  | 25.0 dB |"
     assert rows[3].endswith("| 19.0 / 0.19 / 0.81 | 20.0 / 0.20 / 0.80 | 19.0 dB |")
-    assert rows[4].endswith(
-        "| 21.0 / 0.21 / 0.79 (late round) | 22.0 / 0.22 / 0.78 | 22.0 dB (adaptive under-tuned) |"
-    )
+    assert rows[4].endswith("| 21.0 / 0.21 / 0.79 | 22.0 / 0.22 / 0.78 | 22.0 dB (adaptive under-tuned) |")
     assert len(rows) == 5, "a defense without cells has no row"
 
 

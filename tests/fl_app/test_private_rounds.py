@@ -42,6 +42,12 @@ def test_local_steps_are_charged_each_and_stay_within_the_budget(strategy):
     assert all(release.steps > 1 for release in releases(tap))
 
 
+def test_a_whole_noise_multiplier_is_a_number_like_others():
+    federated, tap = train(f"{PRIVATE} rounds=1 defense.noise_multiplier=2")
+    assert not federated.strategy.records[0].failures
+    assert [release.noise_multiplier for release in releases(tap)] == [2.0] * 3
+
+
 def test_without_differential_privacy_there_is_no_epsilon():
     federated, tap = train("defense=gaussian rounds=1")
     assert federated.strategy.records[0].epsilon is None

@@ -45,7 +45,7 @@ def recording(inner: Transform, got: list[Update]) -> Transform:
 def run(
     observe, model, pixels, labels, pruning: str, feedback: bool, rounds: int = 3
 ) -> tuple[Observation, list[Update]]:
-    """Let a client train on the same batch in every round; return the last observation and what was pruned."""
+    """Let a client train on the same batch in every round; return what is seen last, and what was pruned."""
     inner, node = PRUNING[pruning]
     got: list[Update] = []
     transform = error_feedback(recording(inner, got), enabled=feedback)
@@ -57,9 +57,7 @@ def run(
         ctx = RoundContext(round=number, client=0, generator=torch.Generator())
         update, state = transform.apply(raw.update, state, ctx)
         sent = {name: entries != 0 for name, entries in update.items()}
-        seen.append(
-            replace(raw, update=update, sent=sent, round=number, defense=defense, same_batch=True)
-        )
+        seen.append(replace(raw, update=update, sent=sent, round=number, defense=defense, same_batch=True))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter -= 0.2 * update[name]

@@ -9,7 +9,7 @@ from torch import nn
 from attacks.metrics import mse, psnr
 from attacks.optimisation import inverting_gradients, matching
 from attacks.optimisation.image_space import to_pixels
-from attacks.optimisation.priors import total_variation
+from attacks.optimisation.priors import colour_variation
 from attacks.optimisation.problem import as_problem
 
 MEAN, STD = [0.5, 0.45, 0.4], [0.25, 0.2, 0.3]
@@ -53,7 +53,7 @@ def test_the_objective_is_the_distance_plus_the_prior_on_the_returned_images(obs
     loss = F.cross_entropy(obs.model(as_inputs(result.images)), result.labels)
     gradients = torch.autograd.grad(loss, list(obs.model.parameters()))
     a, b = (torch.cat([g.flatten() for g in group]) for group in (gradients, obs.update.values()))
-    smoothness = total_variation(4 * (result.images - 0.5)[None])
+    smoothness = colour_variation(4 * (result.images - 0.5)[None])
     expected = 1 - F.cosine_similarity(a, b, dim=0) + 0.3 * smoothness
     assert result.objective == pytest.approx(expected.item(), rel=1e-9)
 

@@ -59,25 +59,25 @@ def test_the_clients_own_samples_explain_its_update_exactly(samples, steps, size
     for stack in (1, 3):
         guesses = inputs.expand(stack, *inputs.shape)
         gradient, note = client_gradient(
-            problem.model, problem.names, guesses, labels.expand(stack, -1), local=problem.local
+            problem.model, problem.names, guesses, labels.expand(stack, -1), course=problem.local
         )
         assert note is None
-        found = gradient(guesses, labels.expand(stack, -1))
+        found = gradient(guesses, labels.expand(stack, -1), {})
         torch.testing.assert_close(found, problem.target.expand(stack, -1), rtol=0, atol=1e-12)
     if steps > 1:
         single = as_problem(obs, who="test")
-        plain = batched(single.model, single.names)(inputs[None], labels[None])
+        plain = batched(single.model, single.names)(inputs[None], labels[None], {})
         assert (plain[0] - single.target).abs().max() > 1e-4
 
 
 def test_it_can_be_differentiated_like_any_other():
     obs, inputs, labels = observed(2, 3, 1)
     problem = as_problem(obs, who="test", unroll=True)
-    gradient = batched(problem.model, problem.names, local=problem.local)
+    gradient = batched(problem.model, problem.names, course=problem.local)
     weights = torch.randn(problem.target.numel(), dtype=torch.float64)
 
     def value(guess):
-        return (gradient(guess[None], labels[None])[0] * weights).sum()
+        return (gradient(guess[None], labels[None], {})[0] * weights).sum()
 
     assert torch.autograd.gradcheck(value, (inputs.requires_grad_(True),))
 

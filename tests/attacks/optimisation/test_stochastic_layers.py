@@ -32,9 +32,9 @@ def drawing_model(seed: int = 0) -> nn.Module:
     return add_bottleneck(
         nn.Sequential(
             nn.Conv2d(3, 6, 5, stride=2, padding=2),
-            nn.Sigmoid(),
+            nn.Tanh(),
             nn.Conv2d(6, 6, 5, padding=2),
-            nn.Sigmoid(),
+            nn.Tanh(),
             nn.Flatten(),
             nn.Linear(6 * 4 * 4, 4),
         ).double(),
@@ -136,12 +136,12 @@ def test_many_guesses_at_once_are_those_one_by_one(case):
 
 def test_the_loss_is_that_of_the_defense_also_where_spreads_vanish(case):
     obs, problem, pixels, draws = case
-    (name,) = give_draws(problem)
+    give_draws(problem)
     layer = stochastic_layers(problem.model)["5.bottleneck"]
     with torch.no_grad():
         layer.encoder.bias[SIZE:] = -1e4
     loss = loss_of(obs, problem)
-    setattr(layer, "given_draws", draws)  # noqa: B010
+    layer.given_draws = draws
     value = loss(problem.model(pixels), obs.labels)
     with torch.no_grad():
         body = problem.model[:5](pixels)
@@ -155,7 +155,7 @@ def test_the_loss_is_that_of_the_defense_also_where_spreads_vanish(case):
 
 
 def test_without_knowing_the_defense_the_loss_is_the_cross_entropy(case):
-    obs, problem, pixels, draws = case
+    obs, problem, pixels, _ = case
     give_draws(problem)
     loss = loss_of(replace(obs, defense=None), problem)
     outputs = problem.model(pixels)
@@ -188,10 +188,10 @@ def test_an_attacker_who_searches_for_the_draws_gets_nearer():
     for seed in range(3):
         obs, _ = seen_of(drawing_model(seed), pixels, torch.tensor([2]), seed=seed, beta=1e-3)
         for knows, errors in ((False, plain), (True, adaptive)):
-            result = inverting_gradients(steps=300, tv=0.001, adaptive=knows)(obs)
+            result = inverting_gradients(steps=100, tv=0.001, adaptive=knows)(obs)
             errors.append(float(mse(result.images, pixels)))
             assert any("draws searched for" in note for note in result.notes) == knows
-    assert max(adaptive) < 0.5 * min(plain)
+    assert max(adaptive) < 0.2 * min(plain)
 
 
 def test_dlg_searches_for_the_draws_too():

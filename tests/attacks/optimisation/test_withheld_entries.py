@@ -109,7 +109,7 @@ def test_what_dual_pruning_withheld_would_be_too_large_for_topk():
 
 def test_a_tensor_of_which_nothing_was_sent_has_no_rule():
     # prune_dual withholds an output bias of fewer than four entries whole
-    gradient, obs = case("prune_dual")
+    _, obs = case("prune_dual")
     assert not obs.sent["1.bias"].any()
     low, high = withheld_entries(obs, NAMES)
     assert low[-3:].isinf().all()

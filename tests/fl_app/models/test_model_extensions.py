@@ -149,6 +149,35 @@ def test_a_seed_replays_the_draw():
     assert torch.equal(*outputs)
 
 
+def test_given_draws_are_taken_for_its_own():
+    layer, x = Bottleneck(6, 3), torch.rand(4, 6)
+    assert layer.draws_shape(4) == (4, 3)
+    torch.manual_seed(7)
+    expected = layer(x)
+    torch.manual_seed(7)
+    layer.given_draws = torch.randn(layer.draws_shape(4))
+    before = torch.random.get_rng_state()
+    assert torch.equal(layer(x), expected)
+    assert torch.equal(layer(x), expected)
+    assert torch.equal(torch.random.get_rng_state(), before), "nothing else is drawn"
+    mean, std = moments(layer.encoder(x))
+    torch.testing.assert_close(layer(x), layer.decoder(mean + std * layer.given_draws))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), layer.decoder(mean))
+    layer.given_draws = None
+    assert not torch.equal(layer(x), layer(x))
+
+
+def test_given_draws_are_no_part_of_what_travels_and_follow_the_model():
+    layer = Bottleneck(6, 3)
+    plain = set(layer.state_dict())
+    layer.given_draws = torch.randn(2, 3)
+    assert set(layer.state_dict()) == plain
+    assert list(parameters(layer)) == ["encoder.weight", "encoder.bias", "decoder.weight", "decoder.bias"]
+    assert layer.double().given_draws.dtype == torch.float64
+    assert torch.equal(copy.deepcopy(layer).given_draws, layer.given_draws)
+
+
 def test_draws_have_the_encoded_mean_and_spread():
     layer = Bottleneck(1, 2).double()
     with torch.no_grad():

@@ -1,0 +1,31 @@
+"""Few numbers instead of a whole update: chosen coordinates, or linear measurements of all of them."""
+
+from fl_app.coordinates.flat import (
+    check_coordinates,
+    count_by_layer,
+    flatten,
+    gather,
+    mask_coordinates,
+    scatter,
+    unflatten,
+)
+from fl_app.coordinates.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
+from fl_app.coordinates.random_set import draw_coordinates
+from fl_app.coordinates.top import coordinate_count, top_coordinates
+
+__all__ = [
+    "PartialCosines",
+    "Reconstruction",
+    "check_coordinates",
+    "coordinate_count",
+    "count_by_layer",
+    "draw_coordinates",
+    "draw_measurements",
+    "flatten",
+    "gather",
+    "mask_coordinates",
+    "reconstruct",
+    "scatter",
+    "top_coordinates",
+    "unflatten",
+]

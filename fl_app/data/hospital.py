@@ -1,0 +1,183 @@
+"""SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, and who of them died in hospital.
+
+Only what is known early in the stay is used: neither what came out of it nor
+somebody's or some model's forecast. What is learnt from the values (what stands
+in for a missing one, how they are scaled, which categories there are) is learnt
+from the training rows.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_app.data.places import DataUnavailable
+from fl_app.seeding import SERVER, generator_for
+
+FILE = "support2.csv"
+TARGET = "hospdead"
+CLASS_NAMES = ("left alive", "died in hospital")
+LEFT_OUT = frozenset(
+    {
+        # a number for the row
+        "sno",
+        # known only after the stay
+        *("death", "d.time", "slos", "charges", "totcst", "totmcst", "avtisst", "sfdm2", "dnr", "dnrday"),
+        # forecasts of a model or a physician, and a score that is imputed from later answers
+        *("surv2m", "surv6m", "prg2m", "prg6m", "adlsc"),
+    }
+)
+CATEGORIES = ("sex", "dzgroup", "dzclass", "income", "race", "ca")
+MISSING = "missing"
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Patients as vectors (N, F) in float32 and their labels (N,) in int64."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Training and test rows of a task whose inputs are vectors."""
+
+    name: str
+    train: Rows
+    test: Rows
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    num_classes: int
+    in_shape: tuple[int]
+
+
+def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Table:
+    """Return the patients in ``root``/support2.csv; ``test_fraction`` of each class, drawn by ``seed``, is for testing.
+
+    Numbers have mean 0 and deviation 1 over the training rows, and a missing one is their
+    median. A category is a column of zeros and ones, "missing" among them.
+    """
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"support2: test_fraction must be in (0, 1), got {test_fraction}")
+    path = Path(root).expanduser() / FILE
+    rows = _read(path)
+    labels = torch.tensor([_label(row, path) for row in rows])
+    is_test = _draw_test(labels, test_fraction, seed)
+    encoding = fit_encoding([row for row, test in zip(rows, is_test.tolist(), strict=True) if not test])
+    inputs = torch.from_numpy(encoding.encode(rows))
+    return Table(
+        name="support2",
+        train=Rows(inputs[~is_test], labels[~is_test]),
+        test=Rows(inputs[is_test], labels[is_test]),
+        class_names=CLASS_NAMES,
+        feature_names=encoding.names,
+        num_classes=len(CLASS_NAMES),
+        in_shape=(len(encoding.names),),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """How a row becomes a vector: all that was learnt from the rows it was fitted on."""
+
+    numbers: tuple[str, ...]
+    median: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    categories: tuple[tuple[str, str], ...]
+    """Column and value; a value that is not among them is all zeros."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the vector's entries."""
+        return self.numbers + tuple(f"{column}={value}" for column, value in self.categories)
+
+    def encode(self, rows: Sequence[Row]) -> np.ndarray:
+        """Return (N, F) in float32."""
+        numbers = _numbers(rows, self.numbers)
+        filled = np.where(np.isnan(numbers), self.median, numbers)
+        ones = [[_category(row, column) == value for column, value in self.categories] for row in rows]
+        scaled = (filled - self.mean) / self.std
+        return np.concatenate([scaled, np.array(ones, dtype=np.float64)], axis=1).astype(np.float32)
+
+
+def fit_encoding(rows: Sequence[Row]) -> Encoding:
+    """Learn medians, scales and categories from ``rows``."""
+    names = tuple(name for name in rows[0] if name not in LEFT_OUT | {TARGET, *CATEGORIES})
+    numbers = _numbers(rows, names)
+    empty = [name for name, column in zip(names, numbers.T, strict=True) if np.isnan(column).all()]
+    if empty:
+        raise ValueError(f"support2: no training row has a value of {', '.join(empty)}")
+    median = np.nanmedian(numbers, axis=0)
+    filled = np.where(np.isnan(numbers), median, numbers)
+    std = filled.std(axis=0)
+    return Encoding(
+        numbers=names,
+        median=median,
+        mean=filled.mean(axis=0),
+        std=np.where(std > 0, std, 1.0),
+        categories=tuple(
+            (column, value) for column in CATEGORIES for value in sorted({_category(row, column) for row in rows})
+        ),
+    )
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        with path.open(newline="") as file:
+            rows = [dict(row) for row in csv.DictReader(file)]
+    except OSError as error:
+        hint = "put the file of hbiostat.org/data there, or set data.root"
+        raise DataUnavailable(f"support2: cannot read {path}: {error.strerror}; {hint}") from error
+    missing = sorted({TARGET, *CATEGORIES, *LEFT_OUT} - set(rows[0] if rows else ()))
+    if missing:
+        raise ValueError(f"support2: {path} must have the columns of SUPPORT2, but lacks {', '.join(missing)}")
+    return rows
+
+
+def _label(row: Row, path: Path) -> int:
+    text = row[TARGET].strip()
+    if text not in ("0", "1"):
+        raise ValueError(f"support2: {path}: {TARGET} must be 0 or 1, got {text!r}")
+    return int(text)
+
+
+def _numbers(rows: Iterable[Row], names: Sequence[str]) -> np.ndarray:
+    """Return the values (N, F) with NaN where there is none."""
+
+    def number(row: Row, name: str) -> float:
+        text = row[name].strip()
+        try:
+            return float(text) if text and text != "NA" else float("nan")
+        except ValueError:
+            raise ValueError(f"support2: {name} must be a number, got {text!r}") from None
+
+    return np.array([[number(row, name) for name in names] for row in rows], dtype=np.float64)
+
+
+def _category(row: Row, column: str) -> str:
+    text = row[column].strip()
+    return text if text and text != "NA" else MISSING
+
+
+def _draw_test(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """Mark ``fraction`` of each class, at least one, and leave at least one."""
+    is_test = torch.zeros_like(labels, dtype=torch.bool)
+    for label in labels.unique().tolist():
+        (members,) = torch.nonzero(labels == label, as_tuple=True)
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        generator = generator_for(seed, 0, SERVER, f"support2/{label}/test")
+        is_test[members[torch.randperm(len(members), generator=generator, device="cpu")[:count]]] = True
+    return is_test

@@ -1,0 +1,87 @@
+"""What the rounds of a federation have cost a client so far, and whether one more is within the budget.
+
+Two observers are told apart. Who sees only the models does not know which clients
+took part: that secret makes each round cheaper (`epsilon`). The server knows,
+and each round in which a client took part costs in full (`epsilon_server`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fl_app.privacy.accounting import Ledger
+from fl_app.privacy.events import Release
+
+_ANYBODY = -1
+"""The account of who sees only the models: for them all clients are alike."""
+
+
+@dataclass
+class ClientAccount:
+    """The cost of rounds of the client-level mechanism. Its fields are plain data, and all of its state."""
+
+    delta: float
+    limit: float | None = None
+    """The epsilon that must not be passed; None: any."""
+    accountant: str = "rdp"
+    models: Ledger = field(init=False)
+    server: dict[int, float] = field(default_factory=dict)
+    """By client, the sum of ``1 / multiplier^2`` over its rounds."""
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that nothing could keep, and open the books."""
+        if not 0 < self.delta < 1:
+            raise ValueError(f"ClientAccount: delta must be in (0, 1), got {self.delta}")
+        if self.limit is not None and not self.limit > 0:
+            raise ValueError(f"ClientAccount: limit must be above 0, got {self.limit}")
+        self.models = Ledger(self.accountant)
+
+    def allows(self, *, rate: float, multiplier: float) -> bool:
+        """Say whether one more round stays within the limit; ask before anything is sent."""
+        return self.limit is None or self.after(rate=rate, multiplier=multiplier) <= self.limit
+
+    def after(self, *, rate: float, multiplier: float) -> float:
+        """Return the epsilon that there would be after one more round."""
+        spent = {who: dict(history) for who, history in self.models.spent.items()}
+        ahead = Ledger(self.accountant, self.models.delta, spent)
+        ahead.charge(_ANYBODY, Release(rate, multiplier, 1, self.delta))
+        return ahead.epsilon() or 0.0
+
+    def charge(
+        self, *, rate: float, multiplier: float, cohort: Iterable[int] = (), server_multiplier: float = 0.0
+    ) -> None:
+        """Add a round to what was spent.
+
+        ``cohort`` is everybody who was asked, also who did not answer: the answer
+        may have been lost on the way. A draw that was skipped because too few were drawn
+        has no cohort and is charged all the same: that the model stood still is seen.
+        A round that was started again after unmasking had begun is charged twice.
+        """
+        self.models.charge(_ANYBODY, Release(rate, multiplier, 1, self.delta))
+        cost = math.inf if server_multiplier == 0 else server_multiplier**-2
+        for client in cohort:
+            self.server[client] = self.server.get(client, 0.0) + cost
+
+    @property
+    def epsilon(self) -> float | None:
+        """Return the cost against who sees only the models; None before the first round."""
+        return self.models.epsilon()
+
+    @property
+    def epsilon_server(self) -> float | None:
+        """Return the cost against the server, of the client that lost most.
+
+        Gaussian releases without sampling compose to one, whose squared signal to noise
+        is the sum of theirs: so one number a client says who lost most. The server sees the
+        models too, so it never knows less than who sees only those.
+        """
+        if self.epsilon is None or not self.server:
+            return self.epsilon
+        return max(self.epsilon, self._server_epsilon(max(self.server.values())))
+
+    def _server_epsilon(self, cost: float) -> float:
+        ledger = Ledger(self.accountant)
+        ledger.charge(_ANYBODY, Release(1.0, 1 / math.sqrt(cost), 1, self.delta))
+        return ledger.epsilon() or 0.0

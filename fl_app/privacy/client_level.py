@@ -1,0 +1,43 @@
+"""The client-level Gaussian mechanism: what a client does to its values before they may leave.
+
+What is protected is all that one client has (Kerkouche et al., UAI 2021, Algorithm 3,
+lines 25 and 26). Every client counts the same, whatever the number of its samples,
+which would itself be private.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fl_app.privacy.normal_noise import Noise
+
+
+def clip_and_share(values: Tensor, *, clip: float, multiplier: float, noise: Noise) -> Tensor:
+    """Scale ``values`` to an L2 norm of at most ``clip``, then add this client's share of the noise.
+
+    ``multiplier`` is the share's standard deviation over ``clip``
+    (`NoiseShares.local`). The result is in double precision on the CPU: it has to
+    be rounded before it is sent, see `normal_noise`.
+
+    Values that are not finite become 0. No error: that a client refused would
+    itself tell about its data.
+    """
+    if not 0 < clip < math.inf:
+        raise ValueError(f"clip_and_share: clip must be a finite number above 0, got {clip}")
+    if not 0 <= multiplier < math.inf:
+        raise ValueError(f"clip_and_share: multiplier must be finite and at least 0, got {multiplier}")
+    if values.ndim != 1:
+        raise ValueError(f"clip_and_share: values must be a vector, got shape {tuple(values.shape)}")
+    clipped = _clip(values.detach().to("cpu", torch.float64), clip)
+    return clipped if multiplier == 0 else clipped + clip * multiplier * noise(len(clipped))
+
+
+def _clip(values: Tensor, clip: float) -> Tensor:
+    norm = float(torch.linalg.vector_norm(values))
+    if not math.isfinite(norm):
+        return torch.zeros_like(values)
+    # a few roundings below the bound, so that the products' own rounding does not exceed it
+    return values if norm <= clip else values * (clip / norm * (1 - 4 * torch.finfo(torch.float64).eps))

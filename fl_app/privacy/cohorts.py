@@ -1,0 +1,39 @@
+"""Which clients a round draws, and what their sum is divided by.
+
+Privacy accounting assumes that each client is drawn by a coin of its own. The sum
+is then divided by the number of clients that is expected: the drawn one depends
+on whether a client is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fl_app.privacy.normal_noise import secure_uniform
+
+SAMPLINGS = ("poisson", "fixed")
+"""fixed: a set number of clients, as in the paper; its epsilon is that of the other kind, and labelled so."""
+
+
+def draw_poisson(clients: Sequence[int], rate: float, generator: torch.Generator | None) -> list[int]:
+    """Return those of ``clients`` whose coin of chance ``rate`` fell, in their order.
+
+    Without a generator the coins are the operating system's, which nobody can replay.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"draw_poisson: rate must be in (0, 1], got {rate}")
+    count = len(clients)
+    if generator is None:
+        coins = secure_uniform(count)
+    else:
+        coins = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+    return [client for client, coin in zip(clients, coins.tolist(), strict=True) if coin < rate]
+
+
+def mean_divisor(sampling: str, *, rate: float, clients: int, counted: int) -> float:
+    """Return what turns the sum of ``counted`` updates into the step of the model."""
+    if sampling not in SAMPLINGS:
+        raise ValueError(f"mean_divisor: sampling must be one of {', '.join(SAMPLINGS)}; got {sampling!r}")
+    return rate * clients if sampling == "poisson" else float(counted)

@@ -1,0 +1,57 @@
+"""Where chosen coordinates fall, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fl_app.report.charts import LIGHT, Theme, _axis_percent, _chart, _formatter, _png, _shorten
+
+
+def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Theme = LIGHT) -> bytes:
+    """Draw how large a share of each layer was chosen, beside how many coordinates that are.
+
+    Shares are on a logarithmic scale if they differ much; the dashed line is the
+    share of the whole model, where each layer would be if chance had chosen.
+    """
+    if not sizes or set(chosen) != set(sizes):
+        raise ValueError(f"plot_layers: expected counts of {sorted(sizes)}, got {sorted(chosen)}")
+    for name, size in sizes.items():
+        if not 0 <= chosen[name] <= size or size < 1:
+            raise ValueError(f"plot_layers: {name}: expected 0 to {size} coordinates, got {chosen[name]}")
+    shares = [chosen[name] / sizes[name] for name in sizes]
+    whole = sum(chosen.values()) / sum(sizes.values())
+    figure, axes = _chart(theme, width=6.4, height=1.1 + 0.34 * len(sizes))
+    places = range(len(sizes))
+    axes.barh(places, shares, height=0.62, color=theme.series[0])
+    axes.axvline(whole, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.4)
+    positive = [share for share in shares if share > 0]
+    top = max(shares)
+    if positive and top > 12 * min(positive):
+        left = min(min(positive), whole) / 3
+        axes.set_xscale("log")
+        axes.set_xlim(left, top * (top / left) ** 0.6)
+    else:
+        axes.set_xlim(0, max(top, whole) * 1.6 or 1)
+    for place, name, share in zip(places, sizes, shares, strict=True):
+        axes.annotate(
+            f"{chosen[name]:,} of {sizes[name]:,}",
+            (max(share, axes.get_xlim()[0]), place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=theme.muted,
+        )
+    axes.grid(visible=False)
+    axes.invert_yaxis()  # the first layer on top
+    axes.set_yticks(list(places), [_shorten(name, 28) for name in sizes])
+    axes.xaxis.set_major_formatter(_formatter(_axis_percent))
+    axes.set(xlabel=f"share of the layer; dashed: of the whole model, {_axis_percent(whole)}")
+    return _png(figure)
+
+
+def save_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], path: Path | str) -> None:
+    """Write the chart to a file."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(plot_layers(chosen, sizes))

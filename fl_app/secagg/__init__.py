@@ -1,0 +1,35 @@
+"""Secure aggregation: the server learns the sum of the clients' vectors, and no vector. Pure: no Flower.
+
+A client calls `offer`, `share`, `mask`, (`endorse`) and `unmask`; the server drives a `SecureRound`.
+"""
+
+from fl_app.secagg.client import Step, endorse, mask, offer, share, terms_of, unmask
+from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed
+from fl_app.secagg.fixed_point import FixedPoint, fit_fixed_point
+from fl_app.secagg.identities import Identity, create_identities, load_identity, load_pinned
+from fl_app.secagg.server import SecureRound, SecureSum
+from fl_app.secagg.terms import Terms, check_quorum, smallest_threshold
+
+__all__ = [
+    "FixedPoint",
+    "Identity",
+    "ProtocolError",
+    "QuorumError",
+    "RoundFailed",
+    "SecureRound",
+    "SecureSum",
+    "Step",
+    "Terms",
+    "check_quorum",
+    "create_identities",
+    "endorse",
+    "fit_fixed_point",
+    "load_identity",
+    "load_pinned",
+    "mask",
+    "offer",
+    "share",
+    "smallest_threshold",
+    "terms_of",
+    "unmask",
+]

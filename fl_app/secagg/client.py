@@ -1,0 +1,276 @@
+"""A client's side of the protocol: one function per exchange, from state and message to state and reply.
+
+Nothing hides in an object: the state is bytes that the caller keeps until the next message. A call that
+raises leaves the caller with the old state. A caller must keep the new state before the reply leaves:
+a client that forgets an answer could be asked for another.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_app.secagg.envelopes import HeldShares, Passage, Secret, commit_to_seed, open_envelope, seal_shares
+from fl_app.secagg.errors import ProtocolError
+from fl_app.secagg.identities import Identity, check_signature
+from fl_app.secagg.keys import Agreement, Purpose, derive_key, make_private_key, pair_mask_key
+from fl_app.secagg.masks import add_mask, remove_mask
+from fl_app.secagg.messages import (
+    Advert,
+    Delivery,
+    Endorsement,
+    Keyring,
+    Masked,
+    Request,
+    Shares,
+    Survivors,
+    Unmasking,
+)
+from fl_app.secagg.shamir import SECRET_BYTES, SHARE_BYTES, split_secret
+from fl_app.secagg.stages import Finished, Holding, Offered, Peer, Shared, Stage, read_stage, write_stage
+from fl_app.secagg.statements import advert_statement, hash_keyring, hash_transcript, survivors_statement
+from fl_app.secagg.terms import FEWEST_CLIENTS, Terms
+
+_Stage = TypeVar("_Stage", Offered, Shared, Holding)
+
+
+class Step(NamedTuple):
+    """What a client keeps, and what it sends."""
+
+    state: bytes
+    reply: bytes
+
+    def __repr__(self) -> str:
+        """Show sizes only: the state holds secrets."""
+        return f"Step(state of {len(self.state)} bytes, reply of {len(self.reply)} bytes)"
+
+
+def offer(
+    invitation: bytes,
+    *,
+    client: int,
+    model: bytes | None = None,
+    previous: bytes | None = None,
+    min_clients: int = FEWEST_CLIENTS,
+    identity: Identity | None = None,
+) -> Step:
+    """Exchange 1: agree to the terms and offer new keys.
+
+    ``model`` is the hash of the model that this client holds; None if the weights come with exchange 3, where
+    `mask` checks them. ``previous`` is the last state of this client, of whatever round: an invitation
+    that is not newer is a replay. ``min_clients`` is how large a crowd this client wants to hide in.
+    """
+    terms = Terms.from_bytes(invitation)
+    _check_terms(terms, client, min_clients, identity)
+    if model is not None:
+        _check_model(terms, client, model)
+    if previous is not None:
+        _check_newer(terms, client, read_stage(previous).terms)
+    stage = Offered(terms, client, make_private_key(), make_private_key(), os.urandom(SECRET_BYTES))
+    advert = Advert(client, Agreement(stage.sealing_key).public, Agreement(stage.masking_key).public)
+    if identity is not None:
+        signature = identity.sign(advert_statement(terms, advert))
+        advert = Advert(client, advert.sealing_key, advert.masking_key, signature)
+    return Step(write_stage(stage), advert.to_bytes(terms))
+
+
+def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> Step:
+    """Exchange 2: check everyone's keys; give each client a share of this client's two secrets."""
+    stage = _expect(Offered, state, "share")
+    terms, client = stage.terms, stage.client
+    ring = Keyring.from_bytes(keyring, terms)
+    sealing = Agreement(stage.sealing_key)
+    own = Advert(client, sealing.public, Agreement(stage.masking_key).public)
+    _check_keyring(terms, own, ring, _identity_of(terms, client, identity))
+    seed_shares = _split(stage.seed, terms, ring.clients)
+    key_shares = _split(stage.masking_key, terms, ring.clients)
+    envelopes, peers = [], {}
+    for advert, seed_share, key_share in zip(ring.adverts, seed_shares, key_shares, strict=True):
+        common = sealing.agree(advert.client, advert.sealing_key)
+        sealer = derive_key(common, Purpose.ENVELOPE, terms.digest, client, advert.client)
+        opener = derive_key(common, Purpose.ENVELOPE, terms.digest, advert.client, client)
+        passage = Passage(terms.digest, owner=client, holder=advert.client)
+        envelopes.append(seal_shares(sealer, passage, HeldShares(seed_share, key_share)))
+        peers[advert.client] = Peer(advert.masking_key, opener)
+    reply = Shares(client, commit_to_seed(terms.digest, client, stage.seed), tuple(envelopes))
+    after = Shared(terms, client, stage.masking_key, stage.seed, hash_keyring(terms, ring), peers)
+    return Step(write_stage(after), reply.to_bytes(terms))
+
+
+def mask(state: bytes, delivery: bytes, values: ArrayLike, *, model: bytes) -> Step:
+    """Exchange 3: open the others' envelopes; send the vector under a self mask and a mask with each of them.
+
+    ``model`` is the hash of the model that the vector was computed from.
+    """
+    stage = _expect(Shared, state, "mask")
+    terms, client = stage.terms, stage.client
+    _check_model(terms, client, model)
+    delivered = Delivery.from_bytes(delivery, terms)
+    _check_list(terms, client, delivered.owners, stage.peers, "delivery")
+    shares = {
+        owner: open_envelope(stage.peers[owner].opener, Passage(terms.digest, owner, client), envelope)
+        for owner, envelope in zip(delivered.owners, delivered.envelopes, strict=True)
+    }
+    if np.size(values) != terms.size:
+        raise ValueError(f"client {client}: mask: expected {terms.size} values, got {np.size(values)}")
+    words = terms.fixed_point.encode(values)
+    add_mask(words, derive_key(stage.seed, Purpose.SELF_MASK, terms.digest, client))
+    masking = Agreement(stage.masking_key)
+    for other in delivered.owners:
+        if other != client:
+            key = pair_mask_key(masking, stage.peers[other].masking_key, terms.digest, client, other)
+            (add_mask if client < other else remove_mask)(words, key)
+    after = Holding(terms, client, hash_transcript(stage.keyring_hash, delivered.owners), shares)
+    return Step(write_stage(after), Masked(client, terms.fixed_point.pack(words)).to_bytes(terms))
+
+
+def endorse(state: bytes, survivors: bytes, *, identity: Identity) -> Step:
+    """Exchange 4 of a signed round: sign the one survivor list that this client will answer for."""
+    stage = _expect(Holding, state, "endorse")
+    terms, client = stage.terms, stage.client
+    signer = _identity_of(terms, client, identity)
+    if signer is None:
+        raise ProtocolError(f"client {client}: endorse: {terms.name} is not a signed round")
+    if stage.endorsed:
+        raise ProtocolError(
+            f"client {client}: endorse: it has signed a survivor list of {terms.name} already"
+        )
+    listed = Survivors.from_bytes(survivors, terms).clients
+    _check_list(terms, client, listed, stage.shares, "survivor list")
+    signature = signer.sign(survivors_statement(terms, stage.transcript, listed))
+    after = Holding(terms, client, stage.transcript, stage.shares, listed)
+    return Step(write_stage(after), Endorsement(client, signature).to_bytes(terms))
+
+
+def unmask(state: bytes, request: bytes, *, identity: Identity | None = None) -> Step:
+    """The last exchange: give back shares of the survivors' seeds and of the others' masking keys, once."""
+    stage = _expect(Holding, state, "unmask")
+    terms, client = stage.terms, stage.client
+    asked = Request.from_bytes(request, terms)
+    _check_list(terms, client, asked.survivors, stage.shares, "survivor list")
+    signer = _identity_of(terms, client, identity)
+    if signer is not None:
+        _check_endorsements(stage, asked, signer)
+    survivors = set(asked.survivors)
+    shares = tuple(
+        held.of(Secret.SEED if owner in survivors else Secret.MASKING_KEY)
+        for owner, held in stage.shares.items()
+    )
+    return Step(write_stage(Finished(terms, client)), Unmasking(client, shares).to_bytes(terms))
+
+
+def terms_of(state: bytes) -> Terms:
+    """Return what the client agreed to: its noise share is a matter of the threshold it finds here."""
+    return read_stage(state).terms
+
+
+def _check_terms(terms: Terms, client: int, min_clients: int, identity: Identity | None) -> None:
+    participants = terms.participants
+    if client not in participants:
+        raise ProtocolError(f"client {client}: expected to be a participant, got {list(participants)}")
+    if len(participants) < min_clients:
+        raise ProtocolError(
+            f"client {client}: expected at least {min_clients} participants, got {len(participants)}"
+        )
+    signer = _identity_of(terms, client, identity)
+    if signer is not None:
+        strangers = sorted(set(participants) - set(signer.pinned))
+        if strangers:
+            raise ProtocolError(f"client {client}: participants without a pinned identity: {strangers}")
+
+
+def _identity_of(terms: Terms, client: int, identity: Identity | None) -> Identity | None:
+    # both ways: a server must not talk a client with identities into a round without them
+    if (identity is not None) != terms.signed:
+        has, wants = ("has" if identity is not None else "lacks"), ("a" if terms.signed else "no")
+        raise ProtocolError(
+            f"client {client}: it {has} pinned identities, but {terms.name} is {wants} signed round"
+        )
+    if identity is not None and identity.client != client:
+        raise ProtocolError(f"client {client}: expected its own identity, got that of {identity.client}")
+    return identity
+
+
+def _check_model(terms: Terms, client: int, model: bytes) -> None:
+    if not hmac.compare_digest(model, terms.model):
+        raise ProtocolError(
+            f"client {client}: expected the model that was agreed on for {terms.name}, "
+            f"{terms.model.hex()[:16]}, got {model.hex()[:16]}"
+        )
+
+
+def _check_newer(terms: Terms, client: int, last: Terms) -> None:
+    if terms.run == last.run and (terms.round, terms.attempt) <= (last.round, last.attempt):
+        raise ProtocolError(
+            f"client {client}: expected an invitation after {last.name}, got {terms.name}: old, or replayed"
+        )
+
+
+def _expect(kind: type[_Stage], state: bytes, call: str) -> _Stage:
+    stage: Stage = read_stage(state)
+    if not isinstance(stage, kind):
+        raise ProtocolError(
+            f"client {stage.client}: {call}: expected a client that has {kind.done}, "
+            f"this one has {stage.done} in {stage.terms.name}"
+        )
+    return stage
+
+
+def _check_keyring(terms: Terms, own: Advert, ring: Keyring, signer: Identity | None) -> None:
+    _check_list(terms, own.client, ring.clients, terms.participants, "keyring")
+    keys: dict[bytes, int] = {}
+    for advert in ring.adverts:
+        for key in (advert.sealing_key, advert.masking_key):
+            if key in keys:
+                raise ProtocolError(
+                    f"client {own.client}: keyring: clients {keys[key]} and {advert.client} show the same key"
+                )
+            keys[key] = advert.client
+        shown = (advert.sealing_key, advert.masking_key)
+        if advert.client == own.client and shown != (own.sealing_key, own.masking_key):
+            raise ProtocolError(f"client {own.client}: keyring: its own keys were replaced")
+        if signer is not None:
+            statement = advert_statement(terms, advert)
+            what = f"client {own.client}: keyring"
+            check_signature(signer.pinned, advert.client, statement, advert.signature, what)
+
+
+def _check_list(terms: Terms, client: int, listed: Sequence[int], known: Collection[int], what: str) -> None:
+    """Refuse a list with strangers, without this client, or below the threshold."""
+    strangers = sorted(set(listed) - set(known))
+    if strangers:
+        raise ProtocolError(f"client {client}: {what}: unknown participants {strangers}")
+    if client not in listed:
+        raise ProtocolError(f"client {client}: {what}: expected to be in it, got {list(listed)}")
+    if len(listed) < terms.threshold:
+        raise ProtocolError(
+            f"client {client}: {what}: expected at least {terms.threshold} clients, got {len(listed)}"
+        )
+
+
+def _split(secret: bytes, terms: Terms, holders: Sequence[int]) -> list[bytes]:
+    points = [terms.point(holder) for holder in holders]
+    shares = split_secret(int.from_bytes(secret, "little"), threshold=terms.threshold, points=points)
+    return [value.to_bytes(SHARE_BYTES, "little") for value in shares]
+
+
+def _check_endorsements(stage: Holding, asked: Request, signer: Identity) -> None:
+    terms, what = stage.terms, f"client {stage.client}: survivor list"
+    if asked.survivors != stage.endorsed:
+        raise ProtocolError(
+            f"{what}: expected the one that it signed, {list(stage.endorsed)}, got {list(asked.survivors)}"
+        )
+    statement = survivors_statement(terms, stage.transcript, asked.survivors)
+    for endorsement in asked.endorsements:
+        if endorsement.client not in asked.survivors:
+            raise ProtocolError(f"{what}: signed by client {endorsement.client}, who is not in it")
+        check_signature(signer.pinned, endorsement.client, statement, endorsement.signature, what)
+    if len(asked.endorsements) < terms.threshold:
+        raise ProtocolError(
+            f"{what}: expected at least {terms.threshold} signatures, got {len(asked.endorsements)}"
+        )

@@ -1,0 +1,103 @@
+"""Shares on their way from owner to holder: encrypted, and tagged so that a wrong one has a name.
+
+An envelope holds a holder's share of the owner's seed (of its self mask) and of its masking key. Beside the
+encrypted shares stands a tag of each: a hash that only this share of this owner for this holder has. A
+holder checks what it gets against the tags, so an owner cannot hand out something else; the server checks
+what holders give back against the same tags, so a holder cannot, either. A share is as unpredictable as
+the secret, so its hash says nothing about it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import os
+import struct
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fl_app.secagg.errors import ProtocolError
+from fl_app.secagg.shamir import SHARE_BYTES
+
+_TAG_BYTES = 16
+_NONCE_BYTES = 12
+_SEAL_BYTES = 16
+ENVELOPE_BYTES = 2 * _TAG_BYTES + _NONCE_BYTES + 2 * SHARE_BYTES + _SEAL_BYTES
+COMMITMENT_BYTES = 32
+
+
+class Secret(enum.Enum):
+    """The two secrets of a client; the server learns one of them, never both."""
+
+    SEED = "the self mask's seed"
+    """Asked for if the client survived."""
+    MASKING_KEY = "the masking key"
+    """Asked for if the client dropped out after it gave shares."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """From whom to whom, in which round."""
+
+    digest: bytes
+    owner: int
+    holder: int
+
+    def tag(self, secret: Secret, share: bytes) -> bytes:
+        """Return the hash that only this share has."""
+        where = struct.pack("<II?", self.owner, self.holder, secret is Secret.SEED)
+        return hashlib.sha256(b"fl-app secagg 1 share" + self.digest + where + share).digest()[:_TAG_BYTES]
+
+
+@dataclass(frozen=True)
+class HeldShares:
+    """What one holder has of one owner."""
+
+    seed: bytes = field(repr=False)
+    masking_key: bytes = field(repr=False)
+
+    def of(self, secret: Secret) -> bytes:
+        """Return the share of one of the two secrets."""
+        return self.seed if secret is Secret.SEED else self.masking_key
+
+
+def seal_shares(key: bytes, passage: Passage, shares: HeldShares) -> bytes:
+    """Return an envelope of `ENVELOPE_BYTES`."""
+    tags = passage.tag(Secret.SEED, shares.seed) + passage.tag(Secret.MASKING_KEY, shares.masking_key)
+    nonce = os.urandom(_NONCE_BYTES)
+    return tags + nonce + AESGCM(key).encrypt(nonce, shares.seed + shares.masking_key, tags)
+
+
+def open_envelope(key: bytes, passage: Passage, envelope: bytes) -> HeldShares:
+    """Return the shares, or refuse the envelope by its owner's name."""
+    tags, rest = envelope[: 2 * _TAG_BYTES], envelope[2 * _TAG_BYTES :]
+    try:
+        plain = AESGCM(key).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], tags)
+    except InvalidTag:
+        raise ProtocolError(
+            f"client {passage.holder}: the envelope of client {passage.owner} was altered, or made with "
+            "other keys or terms than this client agreed to"
+        ) from None
+    shares = HeldShares(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
+    for secret in Secret:
+        check_share(passage, envelope, secret, shares.of(secret), f"client {passage.holder}: the envelope")
+    return shares
+
+
+def check_share(passage: Passage, envelope: bytes, secret: Secret, share: bytes, what: str) -> None:
+    """Refuse a share that is not the one whose tag stands on the envelope."""
+    start = 0 if secret is Secret.SEED else _TAG_BYTES
+    if not hmac.compare_digest(passage.tag(secret, share), envelope[start : start + _TAG_BYTES]):
+        raise ProtocolError(
+            f"{what}: a wrong share of {secret.value} of client {passage.owner} "
+            f"(held by client {passage.holder}): its tag does not match"
+        )
+
+
+def commit_to_seed(digest: bytes, client: int, seed: bytes) -> bytes:
+    """Return the hash by which the server knows the right seed when it has put it together."""
+    where = struct.pack("<I", client)
+    return hashlib.sha256(b"fl-app secagg 1 seed" + digest + where + seed).digest()

@@ -1,0 +1,41 @@
+"""What can go wrong in a secure round, as far as a caller acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+
+class ProtocolError(ValueError):
+    """A message was refused: it is no valid message, or it breaks a rule of the protocol.
+
+    Its sender is left out and the round goes on. The text names who, what was expected and what came; it
+    never holds a secret or a value of a vector.
+    """
+
+
+class RoundFailed(RuntimeError):
+    """The round has no sum: nothing is returned, and the model must stay as it is."""
+
+
+class QuorumError(RoundFailed):
+    """Too few clients are left."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        needed: int,
+        present: Collection[int],
+        missing: Collection[int] = (),
+        refused: Mapping[int, str] | None = None,
+    ) -> None:
+        self.needed = needed
+        self.present = tuple(sorted(present))
+        self.missing = tuple(sorted(missing))
+        self.refused = dict(refused or {})
+        text = f"{what}: expected at least {needed} clients, got {len(self.present)}: {list(self.present)}"
+        if self.missing:
+            text += f"; missing: {list(self.missing)}"
+        if self.refused:
+            text += "; refused: " + "; ".join(self.refused[client] for client in sorted(self.refused))
+        super().__init__(text)

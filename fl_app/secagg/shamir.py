@@ -1,0 +1,59 @@
+"""Shamir's sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
+
+A secret is the value at zero of a random polynomial modulo a prime; holder x gets the value at x. The points
+are small, so Python's own whole numbers are fast enough, and the weights of Lagrange's formula are made
+once for all secrets that the same holders give back.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+
+PRIME = 2**256 + 297
+"""The smallest prime that is larger than every 32-byte number."""
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+
+
+def split_secret(secret: int, *, threshold: int, points: Sequence[int], prime: int = PRIME) -> list[int]:
+    """Return the share of every point; the polynomial comes from the operating system's generator."""
+    if not 1 <= threshold <= len(points):
+        raise ValueError(f"split_secret: threshold must be in [1, {len(points)}], got {threshold}")
+    if not 0 <= secret < prime:
+        raise ValueError("split_secret: the secret is not a number below the prime")
+    _check_points("split_secret", points, prime)
+    coefficients = [secrets.randbelow(prime) for _ in range(threshold - 1)]
+    return [_value_at(point, secret, coefficients, prime) for point in points]
+
+
+def weigh_points(points: Sequence[int], *, prime: int = PRIME) -> list[int]:
+    """Return what each point's share is multiplied with, in the sum that is the secret.
+
+    Lagrange at zero: the weight of x_i is the product of x_j / (x_j - x_i) over the other points.
+    """
+    _check_points("weigh_points", points, prime)
+    weights = []
+    for i, point in enumerate(points):
+        others = [other for j, other in enumerate(points) if j != i]
+        below = math.prod(other - point for other in others)
+        weights.append(math.prod(others) * pow(below, -1, prime) % prime)
+    return weights
+
+
+def join_shares(shares: Sequence[int], weights: Sequence[int], prime: int = PRIME) -> int:
+    """Return the secret from the shares that stand in the order of the weights' points."""
+    return sum(share * weight for share, weight in zip(shares, weights, strict=True)) % prime
+
+
+def _check_points(who: str, points: Sequence[int], prime: int) -> None:
+    if len(set(points)) != len(points) or not all(0 < point < prime for point in points):
+        raise ValueError(f"{who}: points must be different and in [1, {prime}), got {list(points)}")
+
+
+def _value_at(point: int, secret: int, coefficients: Sequence[int], prime: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value + coefficient) * point % prime
+    return (value + secret) % prime

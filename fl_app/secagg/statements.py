@@ -1,0 +1,34 @@
+"""What identities sign: bytes that mean one thing, in one round, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+from fl_app.secagg.messages import Advert, Keyring
+from fl_app.secagg.reader import pack_clients
+from fl_app.secagg.terms import Terms
+
+
+def advert_statement(terms: Terms, advert: Advert) -> bytes:
+    """Return what a client signs about its own keys."""
+    keys = struct.pack("<I", advert.client) + advert.sealing_key + advert.masking_key
+    return b"fl-app secagg 1 advert" + terms.digest + keys
+
+
+def survivors_statement(terms: Terms, transcript: bytes, survivors: Sequence[int]) -> bytes:
+    """Return what a survivor signs: the list, and all that it was shown on the way to it."""
+    return b"fl-app secagg 1 survivors" + terms.digest + transcript + pack_clients(survivors)
+
+
+def hash_keyring(terms: Terms, keyring: Keyring) -> bytes:
+    """Return a hash of whose keys a client was shown."""
+    keys = b"".join(advert.sealing_key + advert.masking_key for advert in keyring.adverts)
+    shown = pack_clients(keyring.clients) + keys
+    return hashlib.sha256(b"fl-app secagg 1 keyring" + terms.digest + shown).digest()
+
+
+def hash_transcript(keyring_hash: bytes, owners: Sequence[int]) -> bytes:
+    """Return a hash of whose keys a client was shown, and of whose envelopes it was given."""
+    return hashlib.sha256(b"fl-app secagg 1 transcript" + keyring_hash + pack_clients(owners)).digest()

@@ -1,0 +1,145 @@
+"""The terms of a secure round: what every client must agree to before it sends anything.
+
+Their digest goes into every key and stands in every message, so a client that was told other terms
+than the rest is noticed at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from fl_app.secagg.errors import ProtocolError, QuorumError
+from fl_app.secagg.fixed_point import FixedPoint
+from fl_app.secagg.reader import Reader, pack_clients
+
+FEWEST_CLIENTS = 2
+"""The sum of one client is that client's vector."""
+MOST_CLIENTS = 10_000
+MOST_VALUES = 1 << 31
+RUN_BYTES = 16
+HASH_BYTES = 32
+_MAGIC = b"FLSA\x01T"
+_LAYOUT = struct.Struct(f"<{RUN_BYTES}sII{HASH_BYTES}sIQddBB")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One attempt at one round."""
+
+    run: bytes
+    """16 random bytes that the server draws once per run."""
+    round: int
+    attempt: int
+    """Counts how often this round was started; every attempt has new keys and new noise."""
+    model: bytes
+    """32 bytes: the hash of the model that the clients train from."""
+    participants: tuple[int, ...]
+    """Client ids, ascending."""
+    threshold: int
+    """How many clients must answer each exchange."""
+    size: int
+    """Values in a vector."""
+    fixed_point: FixedPoint
+    signed: bool = False
+    """Whether clients sign key adverts and survivor lists with pinned identities."""
+
+    def __post_init__(self) -> None:
+        """Refuse terms under which the protocol would not protect anyone."""
+        for name, value, length in (("run", self.run, RUN_BYTES), ("model", self.model, HASH_BYTES)):
+            if len(value) != length:
+                raise ValueError(f"Terms: {name} must have {length} bytes, got {len(value)}")
+        for name, number in (("round", self.round), ("attempt", self.attempt)):
+            if not 0 <= number < 2**32:
+                raise ValueError(f"Terms: {name} must be in [0, 2**32), got {number}")
+        n = len(self.participants)
+        if not FEWEST_CLIENTS <= n <= MOST_CLIENTS:
+            raise ValueError(f"Terms: expected {FEWEST_CLIENTS} to {MOST_CLIENTS} participants, got {n}")
+        if list(self.participants) != sorted(set(self.participants)) or self.participants[0] < 0:
+            raise ValueError(f"Terms: participants must ascend, got {list(self.participants)}")
+        if self.participants[-1] >= 2**32 - 1:
+            raise ValueError(f"Terms: a client id must be below 2**32 - 1, got {self.participants[-1]}")
+        if not smallest_threshold(n) <= self.threshold <= n:
+            raise ValueError(
+                f"Terms: the threshold of {n} clients must be in [{smallest_threshold(n)}, {n}], "
+                f"got {self.threshold}"
+            )
+        if not 1 <= self.size <= MOST_VALUES:
+            raise ValueError(f"Terms: size must be in [1, {MOST_VALUES}], got {self.size}")
+        self.fixed_point.check_room(n)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """The SHA-256 of the terms."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    @property
+    def name(self) -> str:
+        """The round and the attempt, for messages."""
+        return f"round {self.round} attempt {self.attempt}"
+
+    def point(self, client: int) -> int:
+        """Return where the polynomials are evaluated for ``client``."""
+        return self._points[client]
+
+    @functools.cached_property
+    def _points(self) -> dict[int, int]:
+        return {client: i + 1 for i, client in enumerate(self.participants)}
+
+    def to_bytes(self) -> bytes:
+        """Write the terms; equal terms give equal bytes."""
+        grid = self.fixed_point
+        return b"".join(
+            [
+                _MAGIC,
+                _LAYOUT.pack(
+                    self.run,
+                    self.round,
+                    self.attempt,
+                    self.model,
+                    self.threshold,
+                    self.size,
+                    grid.bound,
+                    grid.step,
+                    grid.bits,
+                    self.signed,
+                ),
+                pack_clients(self.participants),
+            ]
+        )
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Terms:
+        """Read terms; whatever no server could have meant is refused."""
+        reader = Reader(blob, "terms from the server")
+        reader.expect(_MAGIC)
+        run, round, attempt, model, threshold, size, bound, step, bits, signed = _LAYOUT.unpack(
+            reader.take(_LAYOUT.size)
+        )
+        participants = reader.clients(MOST_CLIENTS)
+        reader.end()
+        if signed > 1:
+            raise ProtocolError(f"terms from the server: expected signed to be 0 or 1, got {signed}")
+        try:
+            grid = FixedPoint(bound, step, bits)
+            return cls(run, round, attempt, model, participants, threshold, size, grid, bool(signed))
+        except ValueError as error:
+            raise ProtocolError(f"terms from the server: {error}") from None
+
+
+def smallest_threshold(clients: int) -> int:
+    """Return floor(2n/3) + 1.
+
+    Two different survivor lists would need answers of 2t clients: with fewer than a third of the clients on
+    the server's side there are not that many.
+    """
+    return 2 * clients // 3 + 1
+
+
+def check_quorum(available: Collection[int], *, needed: int, what: str) -> None:
+    """Refuse to start with fewer clients than are needed; nothing was sent yet."""
+    if len(available) < max(needed, FEWEST_CLIENTS):
+        raise QuorumError(what, needed=max(needed, FEWEST_CLIENTS), present=available)

@@ -1,0 +1,74 @@
+"""What a server learns from a few public samples before a federation starts.
+
+Which coordinates move most, and how far an update goes: the set T and the clipping
+bound S of Kerkouche et al. (UAI 2021), §3.1 and §4. No client's data is touched,
+so neither costs any privacy.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fl_app.coordinates import flatten, gather, mask_coordinates
+from fl_app.seeding import SERVER, generator_for
+from fl_app.training.constrained import train_only
+from fl_app.training.local_data import Batch, LocalData
+from fl_app.training.rules import Loss, Rules, Step, backpropagate, cross_entropy, parameters
+from fl_app.training.trainer import Job, Trainer
+
+
+def sum_gradients(
+    model: nn.Module, batch: Batch, *, lr: float, steps: int, loss: Loss = cross_entropy
+) -> Tensor:
+    """Return the sum of the gradients' magnitudes over ``steps`` steps of SGD on one batch.
+
+    One number a coordinate, in double precision. The model is left as it was.
+    """
+    if steps < 1:
+        raise ValueError(f"sum_gradients: steps must be at least 1, got {steps}")
+    weights, size = parameters(model), len(batch.labels)
+    before = {name: p.detach().clone() for name, p in weights.items()}
+    step = Step(generator_for(0, 0, SERVER, "public"), expected=size, rate=1.0, per_round=steps)
+    total = torch.zeros_like(flatten(before), dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(steps):
+            with torch.enable_grad():
+                _, gradient = backpropagate(model, batch, loss, step)
+            total += flatten(gradient).abs()
+            for name, p in weights.items():
+                p.sub_(gradient[name], alpha=lr)
+        for name, p in weights.items():
+            p.copy_(before[name])
+    return total
+
+
+def public_update(
+    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, coordinates: Tensor
+) -> Tensor:
+    """Return what one round of a client's training on public data changes, when only ``coordinates`` move."""
+    masks = mask_coordinates(coordinates, parameters(model))
+    job = Job(
+        round=1,
+        lr=lr,
+        generator=generator_for(data.seed, 1, data.client, "public"),
+        rules=Rules(differentiate=train_only(masks)),
+    )
+    return gather(trainer(model, data, job).update, coordinates)
+
+
+def clipping_bound(
+    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, sets: Sequence[Tensor]
+) -> float:
+    """Return the median L2 norm of `public_update` over sets of coordinates.
+
+    FL-TOP has one set; FL-BASIC takes a hundred random ones; FL-STD the whole vector.
+    """
+    updates = (public_update(trainer, model, data, lr=lr, coordinates=one) for one in sets)
+    bound = statistics.median(float(torch.linalg.vector_norm(u, dtype=torch.float64)) for u in updates)
+    if not bound > 0:
+        raise ValueError(f"clipping_bound: the public round must change something, its norm is {bound}")
+    return bound
