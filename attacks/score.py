@@ -14,9 +14,7 @@ from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.types import Truth
 
 
-def score(
-    result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips_net: str = "alex"
-) -> dict:
+def score(result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips_net: str = "alex") -> dict:
     """Return plain numbers, ready for JSON.
 
     Images: ``psnr``, ``ssim``, ``lpips`` and ``mse`` list one number per true image, in

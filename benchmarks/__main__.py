@@ -1,18 +1,20 @@
-"""``python -m benchmarks [name …]``: all benchmarks, or those named."""
+"""``python -m benchmarks [name …]``: all quick benchmarks, or those named.
+
+The others are commands of their own: accuracy, batch_statistics, broadcaster, communication,
+leakage and photographs, as in ``python -m benchmarks.leakage``.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import attack_throughput, batch_statistics, engines, overhead, photographs, wire
+from benchmarks import attack_throughput, engines, overhead, wire
 
 ALL = {
     "overhead": overhead.main,
     "wire": wire.main,
     "engines": engines.main,
     "attack_throughput": attack_throughput.main,
-    "photographs": photographs.main,
-    "batch_statistics": batch_statistics.main,
 }
 
 if __name__ == "__main__":

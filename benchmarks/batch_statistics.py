@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -54,11 +54,17 @@ class Comparison:
         return mean, mean - half, mean + half
 
 
-def trained_convnet(data: Dataset, *, epochs: int = EPOCHS, per_class: int = PER_CLASS) -> nn.Module:
-    """Return ConvNet16 after a few epochs on the first training pictures of each class."""
+def trained_convnet(
+    data: Dataset,
+    *,
+    epochs: int = EPOCHS,
+    per_class: int = PER_CLASS,
+    extend: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> nn.Module:
+    """Return ConvNet16, extended, after a few epochs on the first training pictures of each class."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = convnet(data.num_classes, data.in_shape, width=16).train()
+        model = extend(convnet(data.num_classes, data.in_shape, width=16)).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     labels = data.train.labels
     used = torch.cat([(labels == c).nonzero().flatten()[:per_class] for c in range(data.num_classes)])

@@ -5,10 +5,9 @@ federations of one round on an image folder give the updates; their sightings, a
 of every cell, are kept below WORK, and what is there is not computed again. The images are the
 same for all defenses. `--table FILE` and `--gallery FILE` write what there is so far.
 
-Attacks: IG on LeNet with ReLU, DLG on LeNet with sigmoid, both untrained and with batch 1;
-GI on a ConvNet of width 16 with BatchNorm, which a federation without the defense trained
-before, with batch 4. A search with inferred labels that are the true ones is the search
-with granted labels, and is not run twice.
+Attacks: IG on LeNet with ReLU, DLG on LeNet with sigmoid, both untrained and with batch 1; GI on a
+ConvNet of width 16 with BatchNorm, trained for a few epochs before, with batch 4. A search with
+inferred labels that are the true ones is the search with granted labels, and is not run twice.
 """
 
 from __future__ import annotations
@@ -20,19 +19,24 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from attacks.base import Reconstruction
 from attacks.optimisation import dlg, gradinversion, inverting_gradients
 from attacks.optimisation.image_attack import ImageAttack
 from attacks.score import aligned, score
+from benchmarks.batch_statistics import trained_convnet
 from benchmarks.leakage_table import Cell, draw_gallery, format_table
 from fl_app.audit import observe
+from fl_app.data import imagefolder
 from fl_app.models import build_model
+from fl_app.models.bottleneck import add_bottleneck
 from fl_app.sighting_files import load_sightings
 from fl_app.types import Observation, Truth
 
@@ -55,7 +59,6 @@ LATE = 200
 """Outpost's attacker may wait for this round: what it adds fades."""
 ALIKE = ("none", "outpost", "outpost_late", "fp16", "int8")
 """Of these the adaptive attacker makes what the plain one does."""
-TRAINING = "rounds=150 clients=10 batch_size=32 lr=0.05 attack=none"
 
 
 @dataclass(frozen=True)
@@ -180,11 +183,7 @@ def _watch(args: argparse.Namespace, setting: Setting, case: str) -> Path:
         return folder
     start = []
     if setting.trained:
-        before = "precode" if defense == "precode" else "none"
-        trained = args.work / "runs" / f"{setting.model}-trained-{before}"
-        if not (trained / "model.safetensors").is_file():
-            _run(args, trained, setting.model, before, *TRAINING.split())
-        start = [f"init={trained / 'model.safetensors'}"]
+        start = [f"init={_trained(args, with_bottleneck=defense == 'precode')}"]
     _run(
         args,
         folder,
@@ -203,6 +202,16 @@ def _watch(args: argparse.Namespace, setting: Setting, case: str) -> Path:
         "evaluate_every=1000",
     )
     return folder
+
+
+def _trained(args: argparse.Namespace, *, with_bottleneck: bool) -> Path:
+    path: Path = args.work / "trained" / f"convnet{'-bottleneck' if with_bottleneck else ''}.safetensors"
+    if not path.is_file():
+        extend = partial(add_bottleneck, size=256) if with_bottleneck else nn.Identity()
+        model = trained_convnet(imagefolder(args.data), extend=extend)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(model.state_dict(), path)
+    return path
 
 
 def _run(args: argparse.Namespace, folder: Path, model: str, defense: str, *more: str) -> None:

@@ -130,6 +130,7 @@ def observe(model: nn.Module, pixels: Tensor, labels: Tensor, normalised: bool =
 
 
 def main(folder: Path = DATA) -> None:
+    """Print the table."""
     if not folder.is_dir():
         print(f"benchmarks.photographs: expected the photographs of CIFAR-10 at {folder}, found nothing")
         return

@@ -41,8 +41,8 @@ def dlg(
     ``steps`` is up to 20 iterations of L-BFGS on one sample of the batch, in turn. A search
     ends when the distance, relative to the observed gradient's square, is below ``tolerance``,
     and starts anew from another draw when it breaks or no longer gets closer; of ``restarts``
-    the closest is kept. ``adaptive``: the attacker knows of pruning and matches only where
-    something was sent. ``time_budget`` in seconds.
+    the closest is kept. ``adaptive``: the attacker knows the
+    defense (`attacks.optimisation.adaptation`). ``time_budget`` in seconds.
     """
     return DeepLeakage(
         who="dlg",

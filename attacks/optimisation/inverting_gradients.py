@@ -35,11 +35,13 @@ def inverting_gradients(
 ) -> InvertingGradients:
     """Recover a batch of images by ``1 - cosine`` over all layers plus ``tv`` times their variation.
 
+    For a batch of B, ``tv`` counts sqrt(B) times: each image has a smaller part in the gradient.
+
     Signed Adam with a step size that falls from ``lr`` to zero in a straight line, projected
     onto valid pixels; of ``restarts`` the one with the lowest objective is kept. The paper
     divides the step size by ten after 3/8, 5/8 and 7/8 of the steps, and counts the variation
     of each channel by itself: on photographs kept for tuning, the two together recovered less.
-    ``adaptive``: the attacker knows of pruning and matches only where something was sent.
+    ``adaptive``: the attacker knows the defense (`attacks.optimisation.adaptation`).
     ``labels``: "granted" needs those of the observation, "infer" reads them off the output
     layer, "auto" infers them only if they are not granted. ``time_budget`` in seconds.
     ``fedavg``: an update of several local steps is matched as a "single" one (divided by
@@ -79,11 +81,12 @@ class InvertingGradients(ImageAttack):
         def decode(variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
             return problem.to_inputs(to_pixels(variables["images"])), labels
 
+        weight = self.tv * math.sqrt(problem.batch_size)
         return Recipe(
             draw=draw,
             decode=decode,
             matching=cosine_distance,
-            priors=((self.tv, lambda variables: colour_variation(variables["images"])),),
+            priors=((weight, lambda variables: colour_variation(variables["images"])),),
             optimiser=partial(Adam, signed=True),
             schedule=lambda progress: self.lr * (1 - progress),
             steps=self.steps,

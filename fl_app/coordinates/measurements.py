@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from scipy.fft import dct, idct
 from torch import Tensor
+from torch.nn.functional import softshrink
 
 from fl_app.coordinates.random_set import draw_coordinates, random_words
 
 
 @dataclass(frozen=True, eq=False)
 class PartialCosines:
-    """The operator. Its norm is at most 1, so a step of 1 is safe in `reconstruct`.
+    """The operator. Its norm is at most 1.
 
     The vector is padded with zeros to a length whose transform is fast: 1,663,370
     has a prime factor of 166,337, which makes it nine times slower.
@@ -53,7 +54,8 @@ class Reconstruction:
 
     vector: Tensor
     iterations: int
-    """Two transforms each."""
+    transforms: int
+    """Nearly all of the cost."""
     misfit: float
     """The distance of its measurements from the given ones, over the norm of those."""
     settled: bool
@@ -74,37 +76,55 @@ def reconstruct(
     operator: PartialCosines,
     measurements: Tensor,
     *,
-    threshold: float = 1e-3,
-    decay: float = 0.8,
+    threshold: float = 0.01,
+    decay: float = 0.85,
     iterations: int = 200,
     tolerance: float = 1e-5,
 ) -> Reconstruction:
     """Find a sparse vector with these measurements by iterative soft thresholding.
 
-    An iteration is a gradient step on the misfit, then all entries move towards 0
-    by a threshold. It starts at the largest entry of the back-projection and falls
-    by ``decay`` to ``threshold`` of that: large entries are found first, which
-    takes far fewer iterations than the last threshold from the start.
+    It minimises half the squared misfit plus a threshold times the sum of all
+    magnitudes. An iteration is a gradient step on the misfit, after which all entries
+    move towards 0. Two things make it some ten times as quick as the plain form, and leave
+    its result as it is (Wright, Nowak and Figueiredo, 2009): the threshold falls by
+    ``decay`` from the largest entry of the back-projection to ``threshold`` of that, so
+    that large entries are found first, and the step is as long as the last one's
+    curvature allows: a sparse vector's is the share of the rows that are there.
     """
     for what, value in (("threshold", threshold), ("decay", decay)):
         if not 0 < value < 1:
             raise ValueError(f"reconstruct: {what} must be in (0, 1), got {value}")
     if iterations < 1:
         raise ValueError(f"reconstruct: iterations must be at least 1, got {iterations}")
-    largest = float(operator.transpose(measurements).abs().max())
-    vector, left = measurements.new_zeros(operator.n), measurements
-    done, settled, level = 0, largest == 0, largest
+    back = operator.transpose(measurements)
+    top, least = float(back.abs().max()), len(measurements) / operator.length / 2
+    vector, left = torch.zeros_like(back), measurements
+    done, transforms, settled, level, curvature = 0, 1, top == 0, top, 2 * least
     while done < iterations and not settled:
-        level = max(threshold * largest, decay * level)
-        moved = torch.nn.functional.softshrink(vector + operator.transpose(left), level)
-        step = float(torch.linalg.vector_norm(moved - vector))
-        vector, done = moved, done + 1
-        left = measurements - operator.measure(vector)
-        last = level <= threshold * largest
-        settled = last and step <= tolerance * float(torch.linalg.vector_norm(vector))
-    norm = float(torch.linalg.vector_norm(measurements))
-    misfit = float(torch.linalg.vector_norm(left)) / norm if norm else 0.0
-    return Reconstruction(vector, done, misfit, settled)
+        level = max(threshold * top, decay * level)
+        pull, cost = operator.transpose(left), _cost(left, vector, level)
+        while True:
+            moved = softshrink(vector + pull / curvature, level / curvature)
+            still_left = measurements - operator.measure(moved)
+            transforms += 1
+            # no curvature is above 1, the operator's norm: there the cost cannot rise
+            if curvature >= 1 or _cost(still_left, moved, level) <= cost:
+                break
+            curvature = min(1.0, 2 * curvature)
+        step, change = _norm(moved - vector), _norm(still_left - left)
+        vector, left, done, transforms = moved, still_left, done + 1, transforms + 1
+        settled = level <= threshold * top and step <= tolerance * _norm(vector)
+        curvature = min(1.0, max(least, (change / step) ** 2)) if step else 1.0
+    misfit = _norm(left) / _norm(measurements) if top else 0.0
+    return Reconstruction(vector, done, transforms, misfit, settled)
+
+
+def _cost(left: Tensor, vector: Tensor, level: float) -> float:
+    return _norm(left) ** 2 / 2 + level * float(vector.abs().sum())
+
+
+def _norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
 
 
 def _smooth_length(n: int) -> int:

@@ -177,17 +177,15 @@ class SecureRound:
 
     def _read_advert(self, client: int, blob: bytes) -> Advert:
         advert = Advert.from_bytes(blob, self.terms, client=client)
-        for key in (advert.sealing_key, advert.masking_key):
-            # every client would refuse the whole keyring for it
-            if key in self._keys:
-                raise ProtocolError(
-                    f"advert from client {client}: client {self._keys[key]} shows the same key"
-                )
-            check_public_key(client, key)
-            self._keys[key] = client
         if self._pinned is not None:
             statement = advert_statement(self.terms, advert)
             check_signature(self._pinned, client, statement, advert.signature, f"advert from client {client}")
+        # every client would refuse the whole keyring for a key that is no key, or that two clients show
+        for key in (advert.sealing_key, advert.masking_key):
+            check_public_key(client, key)
+            if key in self._keys:
+                raise ProtocolError(f"advert from client {client}: client {self._keys[key]} showed its key")
+            self._keys[key] = client
         return advert
 
     def _envelope(self, owner: int, holder: int) -> bytes:

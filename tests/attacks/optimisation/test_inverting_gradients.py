@@ -48,13 +48,17 @@ def test_recovers_a_batch(observe, small_lenet, pixels):
     assert psnr(result.images, pixels[:2]).min() > 15
 
 
-def test_the_objective_is_the_distance_plus_the_prior_on_the_returned_images(obs):
+@pytest.mark.parametrize("labels", [[2], [2, 0]])
+def test_the_objective_is_the_distance_plus_the_prior_on_the_returned_images(
+    observe, small_lenet, pixels, labels
+):
+    obs = observe(small_lenet, as_inputs(pixels[: len(labels)]), torch.tensor(labels), mean=MEAN, std=STD)
     result = inverting_gradients(steps=20, tv=0.3)(obs)
     loss = F.cross_entropy(obs.model(as_inputs(result.images)), result.labels)
     gradients = torch.autograd.grad(loss, list(obs.model.parameters()))
     a, b = (torch.cat([g.flatten() for g in group]) for group in (gradients, obs.update.values()))
     smoothness = colour_variation(4 * (result.images - 0.5)[None])
-    expected = 1 - F.cosine_similarity(a, b, dim=0) + 0.3 * smoothness
+    expected = 1 - F.cosine_similarity(a, b, dim=0) + 0.3 * len(labels) ** 0.5 * smoothness
     assert result.objective == pytest.approx(expected.item(), rel=1e-9)
 
 
