@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks.base import StepListener
 from attacks.optimisation.client_gradient import Loss, client_gradient
 from attacks.optimisation.evidence import Evidence
+from attacks.optimisation.freed_memory import keep_freed_memory
 from attacks.optimisation.loop import Guide, Objective, Outcome, Schedule, minimise
 from attacks.optimisation.objectives import Distance, Matching
 from attacks.optimisation.optimisers import Optimiser, Variables
@@ -99,6 +100,7 @@ def match_gradients(
     restart is the same alone and in company.
     """
     _require_one_model(problems)
+    keep_freed_memory()
     guesses = [(p, r) for p in range(len(problems)) for r in range(restarts)]
     size = graph_size(problems[0])
     at_once = max(1, MEMORY_BUDGET // (size + recipe.remembered * problems[0].target.element_size()))

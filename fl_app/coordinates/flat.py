@@ -19,7 +19,9 @@ def flatten(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return a copy of all entries as one vector."""
     kinds = {(tensor.dtype, tensor.device) for tensor in tensors.values()}
     if len(kinds) != 1:
-        raise ValueError(f"flatten: expected tensors of one type on one device, got {sorted(map(str, kinds))}")
+        raise ValueError(
+            f"flatten: expected tensors of one type on one device, got {sorted(map(str, kinds))}"
+        )
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()])
 
 

@@ -11,10 +11,10 @@ def balance(labels: Tensor, generator: torch.Generator) -> Tensor:
 
     All of the rarest class are there; of the others a draw. If one class alone occurs, all stay.
     """
-    classes = labels.unique()
+    if len(labels) == 0:
+        return torch.zeros(0, dtype=torch.int64, device="cpu")
     order = torch.randperm(len(labels), generator=generator, device="cpu")
-    fewest = int(torch.bincount(labels)[classes].min()) if len(labels) else 0
-    kept = torch.zeros(len(labels), dtype=torch.bool, device="cpu")
-    for label in classes:
-        kept[order[labels[order] == label][:fewest]] = True
-    return order[kept[order]]
+    members = [order[labels[order] == label] for label in labels.unique()]
+    fewest = min(map(len, members))
+    kept = torch.cat([indices[:fewest] for indices in members])
+    return kept[torch.randperm(len(kept), generator=generator, device="cpu")]

@@ -64,10 +64,11 @@ class Table:
 
 
 def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Table:
-    """Return the patients in ``root``/support2.csv; ``test_fraction`` of each class, drawn by ``seed``, is for testing.
+    """Return the patients in ``root``/support2.csv.
 
-    Numbers have mean 0 and deviation 1 over the training rows, and a missing one is their
-    median. A category is a column of zeros and ones, "missing" among them.
+    Of each class ``test_fraction``, drawn by ``seed``, is for testing. Numbers have
+    mean 0 and deviation 1 over the training rows, and a missing one is their median.
+    A category is a column of zeros and ones, "missing" among them.
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"support2: test_fraction must be in (0, 1), got {test_fraction}")
@@ -129,7 +130,9 @@ def fit_encoding(rows: Sequence[Row]) -> Encoding:
         mean=filled.mean(axis=0),
         std=np.where(std > 0, std, 1.0),
         categories=tuple(
-            (column, value) for column in CATEGORIES for value in sorted({_category(row, column) for row in rows})
+            (column, value)
+            for column in CATEGORIES
+            for value in sorted({_category(row, column) for row in rows})
         ),
     )
 
@@ -143,7 +146,9 @@ def _read(path: Path) -> list[Row]:
         raise DataUnavailable(f"support2: cannot read {path}: {error.strerror}; {hint}") from error
     missing = sorted({TARGET, *CATEGORIES, *LEFT_OUT} - set(rows[0] if rows else ()))
     if missing:
-        raise ValueError(f"support2: {path} must have the columns of SUPPORT2, but lacks {', '.join(missing)}")
+        raise ValueError(
+            f"support2: {path} must have the columns of SUPPORT2, but lacks {', '.join(missing)}"
+        )
     return rows
 
 

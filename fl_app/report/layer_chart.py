@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+
+from matplotlib.ticker import NullLocator
 
 from fl_app.report.charts import LIGHT, Theme, _axis_percent, _chart, _formatter, _png, _shorten
 
@@ -30,7 +33,10 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
     if positive and top > 12 * min(positive):
         left = min(min(positive), whole) / 3
         axes.set_xscale("log")
-        axes.set_xlim(left, top * (top / left) ** 0.6)
+        axes.set_xlim(left, top * (top / left) ** 0.4)  # room for the numbers beside the bars
+        powers = range(math.floor(math.log10(left)), 1)
+        axes.set_xticks([10.0**power for power in powers if 10.0**power >= left])
+        axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.set_xlim(0, max(top, whole) * 1.6 or 1)
     for place, name, share in zip(places, sizes, shares, strict=True):
@@ -42,6 +48,7 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
             va="center",
             fontsize=9,
             color=theme.muted,
+            bbox={"facecolor": theme.ground, "edgecolor": "none", "pad": 1.5},
         )
     axes.grid(visible=False)
     axes.invert_yaxis()  # the first layer on top

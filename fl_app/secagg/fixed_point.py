@@ -61,10 +61,9 @@ class FixedPoint:
 
     def encode(self, values: ArrayLike) -> Words:
         """Round a vector to multiples of the step; clamp what is outside, NaN becomes 0."""
-        reals = np.asarray(values, dtype=np.float64).reshape(-1) / self.step
-        reals = np.nan_to_num(reals, copy=False, nan=0.0, posinf=self.levels, neginf=-self.levels)
-        multiples = np.rint(np.clip(reals, -self.levels, self.levels, out=reals), out=reals)
-        return multiples.astype(np.int64).astype(self.word)
+        reals = np.clip(np.asarray(values, dtype=np.float64).reshape(-1), -self.bound, self.bound)
+        multiples = np.rint(np.nan_to_num(reals, copy=False, nan=0.0) / self.step)
+        return np.clip(multiples, -self.levels, self.levels).astype(np.int64).astype(self.word)
 
     def decode(self, words: Words) -> NDArray[np.float64]:
         """Return the real vector of one or of many summed encodings."""

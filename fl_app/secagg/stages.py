@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fl_app.secagg.envelopes import HeldShares
+from fl_app.secagg.errors import ProtocolError
 from fl_app.secagg.keys import KEY_BYTES
 from fl_app.secagg.reader import Reader, pack_clients
 from fl_app.secagg.shamir import SECRET_BYTES, SHARE_BYTES
@@ -161,7 +162,7 @@ def read_stage(state: bytes) -> Stage:
     kind = next((kind for kind in _STAGES if kind.letter == letter), None)
     if kind is None:
         letters = ", ".join(repr(kind.letter) for kind in _STAGES)
-        raise ValueError(f"the state of client {client}: expected one of {letters}, got {letter!r}")
+        raise ProtocolError(f"the state of client {client}: expected one of {letters}, got {letter!r}")
     stage = kind.of_body(terms, client, reader)
     reader.end()
     return stage

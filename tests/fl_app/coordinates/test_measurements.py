@@ -67,7 +67,9 @@ def test_a_type_is_kept():
         assert y.dtype == operator.transpose(y).dtype == reconstruct(operator, y).vector.dtype == dtype
 
 
-@pytest.mark.parametrize(("n", "count", "nonzero"), [(4000, 1000, 100), (20_000, 2000, 150), (20_000, 200, 8)])
+@pytest.mark.parametrize(
+    ("n", "count", "nonzero"), [(4000, 1000, 100), (20_000, 2000, 150), (20_000, 200, 8)]
+)
 def test_a_sparse_vector_is_found_from_a_few_measurements(n, count, nonzero):
     truth, operator = sparse(n, nonzero, seed=2), draw_measurements(n, count, seed=3)
     found = reconstruct(operator, operator.measure(truth), threshold=1e-3)
@@ -89,7 +91,7 @@ def test_more_iterations_come_closer():
 
 
 def test_a_minimum_of_the_penalised_misfit_is_reached():
-    """At the end, the gradient of the misfit is the threshold where the vector is not 0, and less elsewhere."""
+    """At the end, the misfit's gradient is the threshold where the vector is not 0, and less elsewhere."""
     truth, operator = sparse(1000, 20, seed=6), draw_measurements(1000, 250, seed=7)
     y = operator.measure(truth)
     found = reconstruct(operator, y, threshold=0.05, iterations=2000, tolerance=1e-10)

@@ -10,7 +10,9 @@ from scipy.stats import chi2, chisquare
 from fl_app.coordinates import check_coordinates, draw_coordinates
 
 
-@pytest.mark.parametrize(("n", "count"), [(1, 1), (2, 1), (7, 7), (100, 3), (100, 60), (100, 99), (5000, 2500)])
+@pytest.mark.parametrize(
+    ("n", "count"), [(1, 1), (2, 1), (7, 7), (100, 3), (100, 60), (100, 99), (5000, 2500)]
+)
 def test_a_set_has_its_size_and_is_in_order(n, count):
     drawn = draw_coordinates(n, count, seed=3)
     check_coordinates("test", drawn, n)

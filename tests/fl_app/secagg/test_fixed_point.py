@@ -55,6 +55,7 @@ def test_one_client_too_many_is_an_error_and_not_a_wrap():
         fit_fixed_point(bound=2.0**52, step=1.0, clients=2**12)
 
 
+@pytest.mark.filterwarnings("error")  # a warning, too, would tell something about the data
 def test_no_value_is_refused():
     grid = FixedPoint(bound=1.0, step=0.5, bits=8)
     wild = [math.nan, math.inf, -math.inf, 1e300, -1e300, 0.24, -0.26]
