@@ -20,6 +20,7 @@ LAYERS = [
         "transforms",
         "wire",
         "selection",
+        "coordinates",
         "secagg",
         "privacy",
         "models",

@@ -4,6 +4,7 @@ from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import Dataset, Samples, channel_statistics, normalise, pixels
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
+from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
 from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_histogram, shards
 from fl_app.data.photographs import photos
@@ -28,4 +29,5 @@ __all__ = [
     "photos",
     "pixels",
     "shards",
+    "support2",
 ]

@@ -15,14 +15,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Images (N, C, H, W) in uint8 and their labels (N,) in int64."""
+    """Images (N, C, H, W) in uint8, or rows of numbers (N, F) in float32, and their labels (N,) in int64."""
 
     inputs: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim != 4 or self.inputs.dtype != torch.uint8:
-            raise ValueError(f"Samples: inputs must be uint8 (N, C, H, W), got {_form(self.inputs)}")
+        if (self.inputs.ndim, self.inputs.dtype) not in ((4, torch.uint8), (2, torch.float32)):
+            expected = "images in uint8 (N, C, H, W) or rows in float32 (N, F)"
+            raise ValueError(f"Samples: inputs must be {expected}, got {_form(self.inputs)}")
+        if self.inputs.is_floating_point() and not self.inputs.isfinite().all():
+            raise ValueError("Samples: inputs must be finite, got NaN or infinity")
         if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
             raise ValueError(f"Samples: labels must be int64 (N,), got {_form(self.labels)}")
         if len(self.inputs) != len(self.labels):
@@ -44,15 +47,18 @@ class Dataset:
     train: Samples
     test: Samples
     num_classes: int
-    in_shape: tuple[int, int, int]
+    in_shape: tuple[int, ...]
+    """(C, H, W) of images, (F,) of rows."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``."""
+    """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``; empty for rows."""
     class_names: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
+    """Of the entries of rows."""
 
     @classmethod
     def of(cls, name: str, *, train: Samples, test: Samples, class_names: Sequence[str]) -> Dataset:
-        """Make a data set whose shape and normalisation are those of its training samples."""
+        """Make a data set of images whose shape and normalisation are those of its training samples."""
         channels, height, width = train.inputs.shape[1:]
         mean, std = channel_statistics(train.inputs)
         return cls(
@@ -72,16 +78,17 @@ class Dataset:
             if len(samples) == 0:
                 self._refuse(f"{part} has no samples")
             if shape != self.in_shape:
-                self._refuse(f"{part} images must be {self.in_shape}, got {shape}")
+                self._refuse(f"{part} inputs must be {self.in_shape}, got {shape}")
             if labels.min() < 0 or labels.max() >= self.num_classes:
                 low, high = int(labels.min()), int(labels.max())
                 self._refuse(f"{part} labels must be in 0..{self.num_classes - 1}, got {low}..{high}")
         if len(self.class_names) != self.num_classes:
             self._refuse(f"{self.num_classes} classes, but {len(self.class_names)} class names")
+        channels = self.in_shape[0] if len(self.in_shape) == 3 else 0
         for what, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.in_shape[0]:
-                self._refuse(f"{what} must have {self.in_shape[0]} entries, one a channel, got {values}")
-        if min(self.std) <= 0:
+            if len(values) != channels:
+                self._refuse(f"{what} must have {channels} entries, one a channel, got {values}")
+        if min(self.std, default=1.0) <= 0:
             self._refuse(f"std must be positive, got {self.std}")
 
     def _refuse(self, reason: str) -> None:
@@ -89,13 +96,17 @@ class Dataset:
 
 
 def pixels(inputs: Tensor, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return images in [0, 1] on ``device``."""
+    """Return images in [0, 1] on ``device``; rows of numbers as they are."""
+    if inputs.is_floating_point():
+        return inputs.to(device, dtype)
     # moved first and widened there: bytes are the cheaper thing to move
     return inputs.to(device).to(dtype) / 255
 
 
 def normalise(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Return ``(pixels - mean) / std`` by channel, for one image or a batch."""
+    """Return ``(pixels - mean) / std`` by channel, for one image or a batch; without a mean, the same."""
+    if not mean:
+        return pixels
 
     def by_channel(values: Sequence[float]) -> Tensor:
         return torch.tensor(tuple(values), dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl_app.data.dataset import Dataset, Samples
 from fl_app.data.places import DataUnavailable
 from fl_app.seeding import SERVER, generator_for
 
@@ -39,31 +40,7 @@ MISSING = "missing"
 Row = dict[str, str]
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Patients as vectors (N, F) in float32 and their labels (N,) in int64."""
-
-    inputs: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Training and test rows of a task whose inputs are vectors."""
-
-    name: str
-    train: Rows
-    test: Rows
-    class_names: tuple[str, ...]
-    feature_names: tuple[str, ...]
-    num_classes: int
-    in_shape: tuple[int]
-
-
-def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Table:
+def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Return the patients in ``root``/support2.csv.
 
     Of each class ``test_fraction``, drawn by ``seed``, is for testing. Numbers have
@@ -78,14 +55,16 @@ def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Tab
     is_test = _draw_test(labels, test_fraction, seed)
     encoding = fit_encoding([row for row, test in zip(rows, is_test.tolist(), strict=True) if not test])
     inputs = torch.from_numpy(encoding.encode(rows))
-    return Table(
+    return Dataset(
         name="support2",
-        train=Rows(inputs[~is_test], labels[~is_test]),
-        test=Rows(inputs[is_test], labels[is_test]),
-        class_names=CLASS_NAMES,
-        feature_names=encoding.names,
+        train=Samples(inputs[~is_test], labels[~is_test]),
+        test=Samples(inputs[is_test], labels[is_test]),
         num_classes=len(CLASS_NAMES),
         in_shape=(len(encoding.names),),
+        mean=(),
+        std=(),
+        class_names=CLASS_NAMES,
+        feature_names=encoding.names,
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from torch import nn
 
-from fl_app.models.settings import ACTIVATIONS, check_count, check_task, choose
+from fl_app.models.settings import ACTIVATIONS, check_count, check_features, choose
 
 
 def mlp(
@@ -21,7 +20,7 @@ def mlp(
 
     An empty ``hidden`` is logistic regression.
     """
-    shape = check_task("mlp", num_classes, in_shape)
+    features = check_features("mlp", num_classes, in_shape)
     layer = choose("mlp", "activation", activation, ACTIVATIONS)
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
         raise ValueError(f"mlp: hidden must be a list of widths, got {hidden!r}")
@@ -29,7 +28,6 @@ def mlp(
         check_count("mlp", "every width in hidden", width)
 
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    features = math.prod(shape)
     for i, width in enumerate(hidden, start=1):
         layers[f"hidden{i}"] = nn.Linear(features, width)
         layers[f"act{i}"] = layer()

@@ -32,11 +32,20 @@ NORMS: Mapping[str, Callable[[int], nn.Module]] = {
 def check_task(who: str, num_classes: int, in_shape: Sequence[int], least: int = 1) -> tuple[int, int, int]:
     """Return ``in_shape`` as a tuple (C, H, W); H and W must be at least ``least``."""
     check_count(who, "num_classes", num_classes)
-    shape = tuple(in_shape) if isinstance(in_shape, Sequence) and not isinstance(in_shape, str) else ()
+    shape = _as_tuple(in_shape)
     if len(shape) != 3 or not all(_is_count(n) for n in shape) or min(shape[1:]) < least:
         expected = "three positive integers (C, H, W)" + (f", H and W at least {least}" if least > 1 else "")
         raise ValueError(f"{who}: in_shape must be {expected}, got {in_shape!r}")
     return shape[0], shape[1], shape[2]
+
+
+def check_features(who: str, num_classes: int, in_shape: Sequence[int]) -> int:
+    """Return how many numbers an input has, that of an image (C, H, W) or of a row (F,)."""
+    if len(shape := _as_tuple(in_shape)) == 1:
+        check_count(who, "num_classes", num_classes)
+        check_count(who, "the entry of in_shape", shape[0])
+        return shape[0]
+    return math.prod(check_task(who, num_classes, in_shape))
 
 
 def check_count(who: str, what: str, value: int) -> None:
@@ -50,6 +59,10 @@ def choose(who: str, what: str, name: str, choices: Mapping[str, Choice]) -> Cho
     if not isinstance(name, str) or name not in choices:
         raise ValueError(f"{who}: {what} must be one of {', '.join(choices)}; got {name!r}")
     return choices[name]
+
+
+def _as_tuple(in_shape: object) -> tuple[int, ...]:
+    return tuple(in_shape) if isinstance(in_shape, Sequence) and not isinstance(in_shape, str) else ()
 
 
 def _is_count(value: object) -> bool:

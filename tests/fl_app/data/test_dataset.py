@@ -40,7 +40,7 @@ def test_taken_samples_are_a_copy():
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64), "inputs must be uint8"),
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64), "inputs must be images in uint8"),
         (
             torch.zeros(2, 3, 4, dtype=torch.uint8),
             torch.zeros(2, dtype=torch.int64),
@@ -74,7 +74,7 @@ def test_refuses_samples_of_the_wrong_form(inputs, labels, message):
         ({"test": samples(labels=(0, 3))}, r"test labels must be in 0\.\.2, got 0\.\.3"),
         ({"train": samples(labels=(-1, 0))}, r"train labels must be in 0\.\.2, got -1\.\.0"),
         ({"train": samples(labels=())}, "train has no samples"),
-        ({"test": samples(shape=(3, 4, 4))}, r"test images must be \(3, 2, 4\), got \(3, 4, 4\)"),
+        ({"test": samples(shape=(3, 4, 4))}, r"test inputs must be \(3, 2, 4\), got \(3, 4, 4\)"),
         ({"class_names": ("a",)}, "3 classes, but 1 class names"),
         ({"mean": (0.5,)}, "mean must have 3 entries"),
         ({"std": (1.0, 0.0, 1.0)}, "std must be positive"),
@@ -116,3 +116,16 @@ def test_channel_statistics_are_those_of_the_pixels(count, channels, seed):
 
 def test_a_constant_channel_is_not_scaled():
     assert channel_statistics(torch.full((2, 1, 4, 4), 51, dtype=torch.uint8))[1] == (1.0,)
+
+
+def test_rows_of_numbers_are_seen_as_they_are():
+    rows = Samples(torch.tensor([[0.5, -3.0], [2.0, 7.0]]), torch.tensor([0, 1]))
+    data = Dataset("rows", rows, rows, 2, (2,), (), (), ("no", "yes"))
+    seen = normalise(pixels(data.train.inputs, "cpu", torch.float64), data.mean, data.std)
+    assert seen.dtype == torch.float64
+    assert torch.equal(seen, rows.inputs.double())
+
+
+def test_rows_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="inputs must be finite"):
+        Samples(torch.tensor([[0.5, torch.nan]]), torch.tensor([0]))
