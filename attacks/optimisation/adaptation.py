@@ -2,14 +2,15 @@
 
 A defense is public, for the server hands it out. Each is met where it gives most away:
 
-- pruning: what was not sent is not matched as zeros. Linear layers are completed from
-  their survivors; the rest must obey the rule by which it was withheld. Earlier rounds
-  on the same samples are matched, too, which undoes error feedback.
+- pruning, Soteria: what was not sent is not matched as zeros. Linear layers are completed from
+  their survivors; the rest must obey the rule by which it was withheld; without the
+  largest entries images must be smoother. Earlier rounds on the same samples are
+  matched, too, which undoes error feedback.
 - signs: the guess is reduced to nearly its signs before it is compared.
 - PRECODE: the draws are searched for with the images, and layers behind them left out.
 - noise: the more of the update is noise, the more the images must be smooth.
-- Outpost: its small entries are zeros, and matched as such; its noise fades, so that a
-  late round is attacked instead (``attack.rounds=last``).
+- Outpost: its small entries are zeros, and matched as such. Its noise fades: a late
+  round may be attacked instead (``attack.rounds=last``).
 - ATS: what is found is a rewritten image, and the rewriting is undone (`attacks.rewrites`).
 """
 
@@ -33,7 +34,7 @@ from attacks.optimisation.withheld import PRUNING, Withheld, withheld_entries
 from fl_app.types import Observation
 
 RULE = 0.1
-"""Weight of the rule by which entries were withheld: ten times as much leads the search astray."""
+"""Weight of the rule by which entries were withheld: 1 gains no more, and 10 leads the search astray."""
 SMOOTHER = 4.0
 """Where an update is nothing but noise, so many times the weights of the priors are added to them …"""
 HEADLESS = 2.0
@@ -41,6 +42,13 @@ HEADLESS = 2.0
 
 TELLING = ("identity", "ats", "perturb_outpost", "round_bf16", "round_fp16", "round_int8", "take_sign")
 """Defenses that withhold nothing: what they send as zero is zero or small, and matched as such."""
+REMARKS = {
+    "take_sign": "the guess is compared by little more than its signs",
+    "add_gaussian": "images must be the smoother, the more of the update is noise",
+    "add_laplace": "images must be the smoother, the more of the update is noise",
+    "perturb_outpost": "a late round may come without noise (attack.rounds=last)",
+}
+"""What a result says of defenses that are met in the search."""
 
 
 def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[Observation, Problem]:
@@ -68,6 +76,7 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
     if stochastic_layers(problem.model):
         problem = replace(problem, sent=problem.sent & in_front(problem))
         notes.append("adaptive: draws searched for with the images, layers behind them left out")
+    notes += [f"adaptive: {note}" for name, note in REMARKS.items() if find_part(obs, name) is not None]
     return obs, replace(problem, notes=(*problem.notes, *notes))
 
 

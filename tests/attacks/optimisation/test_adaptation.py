@@ -30,8 +30,12 @@ SAID = dict.fromkeys(PRUNED, "adaptive: matched only the") | {
     "ats": "adaptive: the rewriting that explains each image best was undone",
     "precode": "adaptive: draws searched for",
     "soteria": "adaptive: matched only the",
+    "gaussian": "smoother",
+    "laplace": "smoother",
+    "outpost": "a late round",
+    "sign": "signs",
 }
-"""What the notes must name, for each defense against which the search is another on other entries."""
+"""What the notes must name, for each defense against which the attacker does something else."""
 
 
 def pictures(count: int) -> Tensor:

@@ -12,5 +12,5 @@ def test_it_takes_rows():
 
 @pytest.mark.parametrize("shape", [(0,), (3, 4), (True,), ()])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match="mlp: .*in_shape"):
+    with pytest.raises(ValueError, match=r"mlp: .*in_shape"):
         mlp(2, shape)
