@@ -32,7 +32,7 @@ from attacks.optimisation import dlg, gradinversion, inverting_gradients
 from attacks.optimisation.image_attack import ImageAttack
 from attacks.score import aligned, score
 from benchmarks.batch_statistics import trained_convnet
-from benchmarks.leakage_table import Cell, draw_gallery, format_table
+from benchmarks.leakage_table import ALIKE, Cell, draw_gallery, format_table
 from fl_app.audit import observe
 from fl_app.data import imagefolder
 from fl_app.models import build_model
@@ -57,8 +57,6 @@ DEFENSES = {
 }
 LATE = 200
 """Outpost's attacker may wait for this round: what it adds fades."""
-ALIKE = ("none", "outpost", "outpost_late", "fp16", "int8")
-"""Of these the adaptive attacker makes what the plain one does."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def main() -> None:
     if args.table is not None:
         args.table.write_text(format_table(cells, list(DEFENSES)))
     if args.gallery is not None:
-        draw_gallery(cells, list(DEFENSES), args.gallery)
+        draw_gallery(cells, args.defenses, args.gallery)
 
 
 def _cell(

@@ -11,6 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
+ALIKE = ("none", "outpost", "outpost_late", "fp16", "int8")
+"""Of these the adaptive attacker makes what the plain one does."""
 ATTACKS = {"ig": "IG, LeNet (ReLU)", "dlg": "DLG, LeNet (sigmoid)", "gi": "GI, ConvNet16-BN (trained)"}
 MEASURES = "PSNR / SSIM / LPIPS"
 SHOWN = 8
@@ -61,7 +63,8 @@ def _table(title: str, cells: dict[tuple[str, bool], Cell], defenses: Sequence[s
         plain, adaptive = cells.get((defense, False)), cells.get((defense, True))
         if plain is None:
             continue
-        row = [defense, *_numbers(plain), *_numbers(adaptive), _verdict(plain, adaptive)]
+        known = _numbers(adaptive) if adaptive else ("the same" if defense in ALIKE else "not run", "")
+        row = [defense, *_numbers(plain), *known, _verdict(plain, adaptive)]
         if last:
             both = [f"{100 * cell.right_labels:.0f} %" for cell in (plain, adaptive) if cell is not None]
             row.append(" / ".join(both))
@@ -69,10 +72,8 @@ def _table(title: str, cells: dict[tuple[str, bool], Cell], defenses: Sequence[s
     return "\n".join(lines) + "\n"
 
 
-def _numbers(cell: Cell | None) -> tuple[str, str]:
+def _numbers(cell: Cell) -> tuple[str, str]:
     """Return the means, and those of the image that came out best, each by its own measure."""
-    if cell is None:
-        return "the same", ""
     return _three(cell, statistics.mean, statistics.mean), _three(cell, max, min)
 
 
@@ -96,7 +97,10 @@ def draw_gallery(cells: Sequence[Cell], defenses: Sequence[str], path: Path) -> 
     strips = [("original", first)]
     for defense, adaptive in rows:
         cell = own[defense, adaptive]
-        images = load_file(cell.path.with_suffix(".safetensors"))["images"][:SHOWN]
+        stored = load_file(cell.path.with_suffix(".safetensors"))
+        if not stored["truth"][:SHOWN].equal(first):
+            continue  # a late round has other images
+        images = stored["images"][:SHOWN]
         form = "adaptive" if adaptive else "plain"
         strips.append((f"{defense}, {form}\n{statistics.mean(cell.psnr):.1f} dB", images))
     figure = Figure(figsize=(1.6 + 0.8 * len(first), 0.82 * len(strips)), dpi=100)

@@ -37,6 +37,15 @@ def output_gradient(obs: Observation, weight: str | None = None, *, who: str) ->
     return OutputGradient(name, rows if obs.local_steps is None else -rows, _missing(obs, name))
 
 
+def whole_bias(obs: Observation, weight: str) -> Tensor | None:
+    """Return the gradient of the output layer's bias, up to a positive factor, if all of it was sent."""
+    name = f"{weight.removesuffix('weight')}bias"
+    entries = obs.update.get(name)
+    if not weight.endswith("weight") or entries is None or entries.ndim != 1 or not entries.all():
+        return None
+    return entries.detach() if obs.local_steps is None else -entries.detach()
+
+
 def _matrices(obs: Observation) -> dict[str, int]:
     parameters = obs.model.named_parameters()
     return {name: p.shape[0] for name, p in parameters if p.ndim == 2 and name in obs.update}

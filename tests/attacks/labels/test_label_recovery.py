@@ -32,6 +32,23 @@ def test_idlg_finds_the_label_of_any_single_sample(seed, label):
 
 
 @settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), label=st.integers(0, CLASSES - 1))
+def test_idlg_needs_no_premise_on_the_features_where_the_bias_was_sent(seed, label):
+    found = idlg_label()(client(seed, [label], nn.Identity))
+    assert found.labels.tolist() == [label]
+    assert not found.notes
+
+
+def test_without_the_whole_bias_idlg_reads_the_rows():
+    seen = client(3, [5])
+    without = dataclasses.replace(seen, update={k: v for k, v in seen.update.items() if k != "2.bias"})
+    pruned = dict(seen.update)
+    pruned["2.bias"] = torch.zeros(CLASSES).index_fill(0, torch.tensor([2]), -1.0)
+    for obs in (without, dataclasses.replace(seen, update=pruned)):
+        assert idlg_label()(obs).labels.tolist() == [5]
+
+
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     labels=st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=5),
