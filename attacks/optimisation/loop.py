@@ -190,7 +190,7 @@ def _slopes(
 
 def _finite(tensors: Variables) -> Tensor:
     """Return, for each problem, whether all its numbers are finite."""
-    rows = [tensor.isfinite().view(len(tensor), -1).all(dim=1) for tensor in tensors.values()]
+    rows = [tensor.isfinite().reshape(len(tensor), -1).all(dim=1) for tensor in tensors.values()]
     return torch.stack(rows).all(dim=0)
 
 

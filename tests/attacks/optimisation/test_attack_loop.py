@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from attacks.optimisation.lbfgs import LBFGS
 from attacks.optimisation.loop import minimise, step_decay
 from attacks.optimisation.optimisers import Adam
 
@@ -62,6 +63,29 @@ def test_finds_the_minimum_of_each_problem():
     outcome = run(bowl, torch.randn(5, 3), steps=400)
     assert outcome.objective.max() < 1e-3
     torch.testing.assert_close(outcome.objective, bowl(outcome.variables))
+
+
+@pytest.mark.parametrize("optimiser", [Adam, LBFGS])
+def test_gradients_may_lie_in_memory_in_any_order(optimiser):
+    goal = torch.arange(12.0, dtype=torch.float64).view(2, 3, 2)
+
+    def objective(variables):
+        return (variables["x"].mT.reshape(2, -1) - goal.mT.reshape(2, -1)).square().sum(dim=1)
+
+    start = {"x": torch.zeros(2, 3, 2, dtype=torch.float64)}
+    leaf = start["x"].clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(objective({"x": leaf}).sum(), leaf)
+    assert not slope.is_contiguous()
+    outcome = minimise(
+        objective,
+        start,
+        optimiser=optimiser(),
+        schedule=lambda progress: 1.0,
+        steps=60,
+        project=lambda variables: variables,
+        redraw=lambda problem: {"x": start["x"][problem]},
+    )
+    assert (outcome.objective < 1.0).all()
 
 
 def test_keeps_the_best_iterate_and_not_the_last():
