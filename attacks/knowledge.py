@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fl_app.types import Observation
 
 _CONTAINERS = ("chain", "protect")
@@ -39,6 +41,12 @@ def find_part(obs: Observation, *names: str) -> Part | None:
 def has_feedback(obs: Observation) -> bool:
     """Return whether anything that was withheld comes back in later rounds."""
     return any(part.feedback for part in defense_parts(obs))
+
+
+def travelled(obs: Observation, name: str) -> Tensor:
+    """Return which entries of a parameter were sent; without a mask, a zero looks like a pruned one."""
+    entries = obs.update[name]
+    return (obs.sent or {}).get(name, entries != 0).bool().to(entries.device)
 
 
 def gradient_unit(obs: Observation) -> float:

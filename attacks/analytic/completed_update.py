@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks.analytic.completion import Completion, CompletionError, complete_matrix
 from attacks.base import StepListener
+from attacks.knowledge import travelled
 from fl_app.types import Observation, Update
 
 LOOSE = 0.05
@@ -62,7 +63,7 @@ def complete_update(
     """
     bound = rank or _samples(obs) * (obs.local_steps or 1)
     update, notes = dict(obs.update), []
-    sent = {name: _known(obs, name) for name in update}
+    sent = {name: travelled(obs, name) for name in update}
     for layer in _linear_layers(obs):
         _, known = _joined(obs, layer)
         if known.all():
@@ -93,19 +94,12 @@ def _joined(obs: Observation, layer: LinearLayer) -> tuple[Tensor, Tensor]:
     """Return ``[dW | db]`` and which of its entries are known."""
     names = [name for name in layer if name is not None]
     entries = [obs.update[name].detach() for name in names]
-    known = [_known(obs, name) for name in names]
+    known = [travelled(obs, name) for name in names]
     return _side_by_side(entries), _side_by_side(known)
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.view(len(part), -1) for part in parts], dim=1)
-
-
-def _known(obs: Observation, name: str) -> Tensor:
-    entries = obs.update[name]
-    # without masks, a zero is what a pruned entry looks like
-    mask = (obs.sent or {}).get(name, entries != 0)
-    return mask.bool().to(entries.device)
 
 
 def _linear_layers(obs: Observation) -> list[LinearLayer]:

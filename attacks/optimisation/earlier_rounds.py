@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attacks.knowledge import has_feedback
+from attacks.knowledge import has_feedback, travelled
 from attacks.optimisation.problem import Problem, flatten_update
 from attacks.optimisation.rounds import Rounds
 from attacks.optimisation.stochastic_layers import stochastic_layers
@@ -50,7 +50,7 @@ def with_earlier_rounds(problem: Problem, obs: Observation) -> Problem:
     before = sent.cumsum(dim=0) - sent if running else torch.zeros_like(sent)
     rules = [rule for one in seen if (rule := withheld_entries(one, names)) is not None]
     states = [{name: tensor.detach().to(like) for name, tensor in _state(one).items()} for one in seen]
-    travelled = torch.cat([flatten_update(_travelled(one), names) for one in seen]).bool()
+    sent_masks = torch.cat([travelled(one, name).flatten() for one in seen for name in names])
     withheld = None
     if len(rules) == len(seen):
         withheld = Withheld(*(torch.cat(side).to(like) for side in zip(*rules, strict=True)))
@@ -58,7 +58,7 @@ def with_earlier_rounds(problem: Problem, obs: Observation) -> Problem:
     return replace(
         problem,
         target=sent.flatten(),
-        sent=travelled.to(like.device),
+        sent=sent_masks.to(like.device),
         withheld=withheld,
         rounds=Rounds(tuple(states), running, before.flatten()),
         notes=(*problem.notes, note),
@@ -68,9 +68,3 @@ def with_earlier_rounds(problem: Problem, obs: Observation) -> Problem:
 def _state(obs: Observation) -> dict[str, Tensor]:
     """Return the model that the client computed on: in eval mode, with the buffers that it sent."""
     return {**obs.model.state_dict(), **((not obs.training and obs.buffers) or {})}
-
-
-def _travelled(obs: Observation) -> dict[str, Tensor]:
-    # without masks, a zero is what a pruned entry looks like
-    masks = obs.sent or {}
-    return {name: masks.get(name, entries != 0) for name, entries in obs.update.items()}

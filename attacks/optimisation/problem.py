@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from attacks.knowledge import travelled
 from attacks.optimisation.batch_statistics import use_batch_statistics
 from attacks.optimisation.local_training import LocalTraining, plan_local_training
 from attacks.optimisation.rounds import Rounds
@@ -172,9 +173,7 @@ def _normalisation(
 def _sent(obs: Observation, names: tuple[str, ...], notes: list[str]) -> Tensor:
     if not any(obs.update[name].any() for name in names):
         notes.append("every entry of the update is zero: there is nothing to match")
-    # without masks, a zero is what a pruned entry looks like
-    masks = obs.sent if obs.sent is not None else {}
-    return torch.cat([masks.get(name, obs.update[name] != 0).reshape(-1).bool() for name in names])
+    return torch.cat([travelled(obs, name).flatten() for name in names])
 
 
 def _batch_size(obs: Observation, notes: list[str], who: str) -> int:

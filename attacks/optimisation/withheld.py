@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.knowledge import Part, find_part, gradient_unit
+from attacks.knowledge import Part, find_part, gradient_unit, travelled
 from attacks.optimisation.objectives import Distance
 from fl_app.types import Observation
 
@@ -46,7 +46,7 @@ def withheld_entries(obs: Observation, names: tuple[str, ...]) -> Withheld | Non
 
 def _bounds(obs: Observation, name: str, part: Part) -> tuple[Tensor, Tensor]:
     sizes = obs.update[name].detach().abs().flatten()
-    sent = (obs.sent or {}).get(name, obs.update[name] != 0).flatten().to(sizes.device)
+    sent = travelled(obs, name).flatten()
     low, high = torch.full_like(sizes, torch.inf), torch.full_like(sizes, torch.inf)
     if not sent.any():
         return low, high
