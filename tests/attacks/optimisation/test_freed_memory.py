@@ -31,5 +31,7 @@ def faults(how: str) -> int:
 
 def test_pages_are_used_again():
     pages = 12_000_000 * 4 // resource.getpagesize()
-    assert faults("keep") < 3 * pages
-    assert faults("as it is") > 5 * pages
+    kept, given_back = faults("keep"), faults("as it is")
+    # ten rounds of two tensors each: given back, all 20 are cleared again; kept, the first few are new at most
+    assert given_back > 15 * pages
+    assert kept < given_back / 3
