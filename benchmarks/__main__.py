@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import attack_throughput, engines, overhead, wire
+from benchmarks import attack_throughput, engines, overhead, secure_round, wire
 
 ALL = {
     "overhead": overhead.main,
     "wire": wire.main,
     "engines": engines.main,
     "attack_throughput": attack_throughput.main,
+    "secure_round": secure_round.main,
 }
 
 if __name__ == "__main__":

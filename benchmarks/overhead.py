@@ -28,7 +28,7 @@ from fl_app.engine import InlineGrid, inline
 from fl_app.overrides import join_overrides, quote
 from fl_app.seeding import generator_for
 from fl_app.strategies import downlink, fed_sgd
-from fl_app.strategies.aggregate import weighted_mean
+from fl_app.strategies.aggregate import RunningSum
 from fl_app.training import Job, batch_norm, parameters
 from fl_app.types import RoundContext
 
@@ -94,7 +94,7 @@ def loop_seconds(overrides: list[str], rounds: int) -> float:
     times = []
     for round in range(1, rounds + 1):
         start = time.perf_counter()
-        updates, counts = [], []
+        total = RunningSum()
         for number in range(CLIENTS):
             trained = parts.trainer(
                 model,
@@ -104,9 +104,8 @@ def loop_seconds(overrides: list[str], rounds: int) -> float:
             context = RoundContext(round, number, generator_for(0, round, number, "transform"))
             state = states.get(number) or parts.defense.transform.init(trained.update)
             sent, states[number] = parts.defense.transform.apply(trained.update, state, context)
-            updates.append(sent)
-            counts.append(float(trained.samples))
-        mean = weighted_mean(updates, counts)
+            total.add(sent, float(trained.samples))
+        mean = total.over(total.weight)
         for name, parameter in weights.items():
             parameter.data.sub_(mean[name], alpha=0.1)
         times.append(time.perf_counter() - start)

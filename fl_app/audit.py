@@ -25,10 +25,10 @@ from fl_app.messages import (
     MessageError,
     Order,
     add_audit_order,
-    read_locations,
     read_order,
     take_audit,
     unpack_identity,
+    unpack_order,
     unpack_reply,
 )
 from fl_app.types import Observation, Truth, Update
@@ -83,12 +83,14 @@ class Auditor:
         rounds: Chosen,
         clients: Chosen,
         model: Callable[[], tuple[Update, Update]],
+        read: Callable[[bytes], Update],
         batch_size: int | None = None,
         contrast: bool = True,
     ) -> None:
         self._rounds = rounds
         self._clients = clients
         self._model = model
+        self._read = read
         self._ask = AuditOrder(batch_size=batch_size or 0, truth=True, raw=contrast)
         self._allowed: dict[int, bool] = {}
         self._broadcasters: set[tuple[int, int]] = set()
@@ -112,7 +114,7 @@ class Auditor:
         elif sent.metadata.message_type == LOCATE:
             self._broadcasters.add(_key(read_order(sent)))
         elif sent.metadata.message_type == TRAIN and self._attacks(order := read_order(sent)):
-            self._remember(order, read_locations(sent), reply)
+            self._remember(order, sent, reply)
         return reply
 
     def _attacks(self, order: Order) -> bool:
@@ -127,10 +129,13 @@ class Auditor:
         if not identity.allow_audit and _chosen(identity.client, self._clients):
             self.notes.append(f"client {identity.client} does not allow audits: attacks on it are not scored")
 
-    def _remember(self, order: Order, locations_blob: bytes, reply: Message) -> None:
+    def _remember(self, order: Order, sent: Message, reply: Message) -> None:
         weights, buffers = self._model()
         try:
-            locations = decode_masks(locations_blob, weights) if locations_blob else None
+            parcel = unpack_order(sent)
+            # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
+            named = parcel.locations if parcel.plan is None else b""
+            locations = decode_masks(named, weights) if named else None
             truth, raw = take_audit(reply.content)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
@@ -140,7 +145,7 @@ class Auditor:
                 answer=seen.answer,
                 weights=weights,
                 buffers=buffers,
-                update=decode(seen.update, weights, within=locations),
+                update=self._read(seen.update),
                 sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
                 locations=locations,
                 broadcaster=_key(order) in self._broadcasters,

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +19,23 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fl_app import attack_command, server_app
 from fl_app.engine import ENGINES, fuse, read_app, run_app
 from fl_app.job import run_job
-from fl_app.overrides import CONF_DIR, CONFIG_NAME, ConfigError, compose, join_overrides, split_overrides
+from fl_app.overrides import (
+    CONF_DIR,
+    CONFIG_NAME,
+    ConfigError,
+    UnknownName,
+    compose,
+    join_overrides,
+    key_of,
+    split_overrides,
+    swept_by_experiment,
+)
 from fl_app.report import (
     compare_runs,
     comparison_rows,
@@ -33,6 +44,9 @@ from fl_app.report import (
     summary_lines,
     write_report,
 )
+from fl_app.sweep import Cell, run_sweep
+
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 def main() -> None:
@@ -69,14 +83,50 @@ def _guard(name: str, command: Callable[[], None]) -> None:
 
 
 def _hydra_main() -> None:
-    _check_before_hydra([arg for arg in sys.argv[1:] if "=" in arg and not arg.startswith("-")])
+    overrides = [arg for arg in sys.argv[1:] if "=" in arg and not arg.startswith("-")]
+    if {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(sys.argv[1:]):
+        _refuse_sweep(overrides)
+        _check_before_hydra(overrides)
+    else:
+        _check_before_hydra([*_swept_besides(overrides), *overrides])
     # Hydra would turn an error into its own message and hide an interruption
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(_hydra_job)()
+    OmegaConf.register_new_resolver("sweep_name", lambda experiment, else_: experiment or else_, replace=True)
+    cells: list[Cell] = []
+
+    def job(cfg: DictConfig) -> None:
+        state = HydraConfig.get()
+        _show_logs(bool(state.verbose))
+        if state.mode == RunMode.MULTIRUN:
+            cells.append(_cell(state))
+        else:
+            _announce(run_job(list(state.overrides.task), folder=Path(state.runtime.output_dir)))
+
+    hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
+    if cells:
+        keys = [key_of(override) for override in overrides]
+        _sweep(cells, named="experiment" in keys or "hydra.sweep.dir" in keys)
+
+
+def _refuse_sweep(overrides: list[str]) -> None:
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override():
+            raise ConfigError(f"{override.input_line}: several values are a sweep; expected -m with it")
+
+
+def _swept_besides(overrides: list[str]) -> list[str]:
+    """Return what an experiment sweeps over and the command line does not set."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    single = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
+    keys = {o.get_key_element() for o in parsed}
+    return [params for params in swept_by_experiment(single) if params.partition("=")[0] not in keys]
 
 
 def _check_before_hydra(overrides: list[str]) -> None:
-    """Compose with every value of every sweep, one at a time: our message lists the choices."""
+    """Compose with every value of every sweep, one at a time: our message lists the choices.
+
+    Values that are only refused together are no reason to stop: others may go well.
+    """
     parsed = OverridesParser.create().parse_overrides(overrides)
     values = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
@@ -85,16 +135,51 @@ def _check_before_hydra(overrides: list[str]) -> None:
         for o in parsed
         if not o.key_or_group.startswith("hydra")
     ]
+    sweeps = any(len(choices) > 1 for choices in values)
     for i, choices in enumerate(values):
         for choice in choices:
-            compose(join_overrides([choice if j == i else firsts[0] for j, firsts in enumerate(values)]))
+            try:
+                compose(join_overrides([choice if j == i else firsts[0] for j, firsts in enumerate(values)]))
+            except ConfigError as error:
+                if not sweeps or isinstance(error, UnknownName):
+                    raise
 
 
-def _hydra_job(cfg: DictConfig) -> None:
-    state = HydraConfig.get()
-    _show_logs(bool(state.verbose))
-    sweep = state.mode == RunMode.MULTIRUN
-    _announce(run_job(list(state.overrides.task), folder=Path(state.runtime.output_dir), sweep=sweep))
+def _cell(state: Any) -> Cell:
+    """Return the cell that Hydra would run; it only says which ones there are."""
+    if state.sweep.subdir != ".":
+        raise ConfigError("hydra.sweep.subdir: a cell's folder is named by its config; set hydra.sweep.dir")
+    if state.launcher._target_ != BASIC_LAUNCHER:
+        raise ConfigError(
+            "hydra/launcher: expected basic, as cells run in this process; "
+            f"the same command, started once more, shares the work; got {state.launcher._target_}"
+        )
+    return Cell(list(state.overrides.task), Path(state.runtime.output_dir))
+
+
+def _sweep(cells: list[Cell], *, named: bool) -> None:
+    """Run all cells and compare those that are finished; ``named``: the same command finds them again."""
+    # one folder, unless experiments are swept over
+    folder = Path(os.path.commonpath([cell.sweep_folder for cell in cells]))
+    place = shlex.quote(f"hydra.sweep.dir={os.path.relpath(folder)}")
+    again = "the same command" if named else f"the same command with {place}"
+    try:
+        end = run_sweep(cells, lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        print(f"fl-app: interrupted; {again} goes on with what is not finished", file=sys.stderr)
+        sys.exit(130)
+    if end.finished:
+        console = Console()
+        console.print(comparison_table(comparison_rows(end.finished)))
+        console.print(f"comparison: {compare_runs(end.finished, folder)}", soft_wrap=True)
+    if end.failed:
+        print(
+            f"fl-app: {len(end.failed)} of {len(cells)} cells failed; {again} runs them again:",
+            *end.failed,
+            sep="\n  ",
+            file=sys.stderr,
+        )
+        sys.exit(1)
 
 
 def _simulate() -> None:

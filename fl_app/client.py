@@ -24,6 +24,7 @@ from fl_app.messages import (
     pack_audit,
 )
 from fl_app.models import ModelSpec, build_model
+from fl_app.privacy import ClientLevel
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -67,6 +68,9 @@ class ClientParts:
     device: torch.device
     dtype: torch.dtype
     seed: int
+    start: Callable[[], Update]
+    """The weights that the run starts from, which every client can make by itself."""
+    privacy: ClientLevel | None = None
     training: bool = True
     bn: str = "sync"
     pin_model: bool = False
@@ -110,7 +114,11 @@ class Client:
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
         kept = start.state.work
-        work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
+        work = (
+            kept
+            if kept is not None and kept.round == order.round
+            else self._work(start, parcel)
+        )
         locations = self._locations(parcel, start)
         ctx = replace(self._context(order, start), locations=locations or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
@@ -137,7 +145,7 @@ class Client:
             metrics=_metrics(work, memory) if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
-        return reply, _evidence(parcel.audit, work) if parcel.audit is not None else None
+        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
     def _accept(self, parcel: Parcel) -> Order:
         """Return the order, unless it is not for this client or asks for what it does not give."""
@@ -149,7 +157,7 @@ class Client:
             )
         return parcel.order
 
-    def _start(self, parcel: Parcel, state: ClientState) -> _Start | None:
+    def _start(self, parcel: Parcel, state: ClientState) -> Start | None:
         """Return what the round starts from, or None if the whole model is needed first."""
         order = parcel.order
         model = self._model(order)
@@ -158,9 +166,9 @@ class Client:
             return None
         weights = self._weights(order, parcel.model, state, model)
         buffers = self._buffers(parcel.buffers, state, model)
-        return _Start(model, state, weights, buffers, self._uncounted(order, state, weights))
+        return Start(model, state, weights, buffers, self._uncounted(order, state, weights))
 
-    def _context(self, order: Order, start: _Start) -> RoundContext:
+    def _context(self, order: Order, start: Start) -> RoundContext:
         return RoundContext(
             round=order.round,
             client=self.client,
@@ -169,7 +177,7 @@ class Client:
             uncounted=start.uncounted,
         )
 
-    def _locations(self, parcel: Parcel, start: _Start) -> Update:
+    def _locations(self, parcel: Parcel, start: Start) -> Update:
         blob = parcel.locations
         return self.parts.located.get(blob, {}, lambda: decode_masks(blob, start.weights)) if blob else {}
 
@@ -215,15 +223,16 @@ class Client:
         logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
         return decode(state.sent_blob, weights, within=state.locations)
 
-    def _work(self, start: _Start, parcel: Parcel) -> Work:
-        """Compute the update."""
+    def _work(self, start: Start, parcel: Parcel, rules: Rules | None = None) -> Work:
+        """Compute the update by ``rules``; None: the defense's own."""
         parts, order, audit = self.parts, parcel.order, parcel.audit
-        trained = self._train(start, order, audit, parts.defense.rules)
+        rules = parts.defense.rules if rules is None else rules
+        trained = self._train(start, order, audit, rules)
         buffers = _read_buffers(start.model)
         raw = None
         if audit is not None and audit.raw:
             # a defense that changes the model has no update without it: the model is the defense
-            defended = parts.defense.rules != Rules() and parts.defense.model is None
+            defended = rules != Rules() and parts.defense.model is None
             raw = self._train(start, order, audit, Rules()).update if defended else trained.update
         return Work(
             round=order.round,
@@ -237,7 +246,7 @@ class Client:
             raw=raw,
         )
 
-    def _train(self, start: _Start, order: Order, audit: AuditOrder | None, rules: Rules) -> Trained:
+    def _train(self, start: Start, order: Order, audit: AuditOrder | None, rules: Rules) -> Trained:
         """Train by ``rules``, from the round's start, with the round's seed."""
         parts, model = self.parts, start.model
         with torch.no_grad():
@@ -256,7 +265,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class _Start:
+class Start:
     """What a client's round starts from."""
 
     model: nn.Module
@@ -299,5 +308,6 @@ def _truth(trained: Trained) -> Truth:
     return Truth(joined("pixels"), joined("labels"), joined("trained") if augmented else None)
 
 
-def _evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
+def evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
+    """Return what an audited client reveals beside its update."""
     return pack_audit(work.truth if audit.truth else None, work.raw)

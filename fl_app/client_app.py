@@ -16,6 +16,7 @@ from fl_app.messages import (
     read_query,
     unpack_order,
 )
+from fl_app.vector_client import VectorClient
 
 app = ClientApp()
 
@@ -43,7 +44,9 @@ def train(message: Message, context: Context) -> Message:
 
 def _client(context: Context) -> Client:
     overrides = str(context.run_config.get("overrides", ""))
-    return Client(client_parts(overrides), *_partition(context), _allows_audit(context))
+    parts = client_parts(overrides)
+    kind = Client if parts.defense.scheme is None else VectorClient
+    return kind(parts, *_partition(context), _allows_audit(context))
 
 
 def _partition(context: Context) -> tuple[int, int]:

@@ -53,6 +53,8 @@ class ClientState:
     """That update as it was sent, to be added back if the server did not count it."""
     locations: Update = field(default_factory=dict)
     """Where the last training order said that updates may be non-zero: the model's next change lies there."""
+    coordinates: bytes = b""
+    """The coordinates that were agreed on for the whole run, packed."""
     work: Work | None = None
     """Computed to name locations, to be sent when the training order of the same round comes."""
 
@@ -75,6 +77,7 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
         sent_round=cast(int, meta["sent_round"]),
         sent_blob=cast(bytes, meta["sent_blob"]),
         locations=tensors("locations"),
+        coordinates=cast(bytes, meta["coordinates"]),
         work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
     )
 
@@ -82,7 +85,12 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
 def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
     """Remember ``state``; tensors are kept by reference."""
     records[_name(model_hash, "meta")] = ConfigRecord(
-        {"version": state.version, "sent_round": state.sent_round, "sent_blob": state.sent_blob}
+        {
+            "version": state.version,
+            "sent_round": state.sent_round,
+            "sent_blob": state.sent_blob,
+            "coordinates": state.coordinates,
+        }
     )
     records[_name(model_hash, "weights")] = hold(state.weights)
     records[_name(model_hash, "buffers")] = hold(state.buffers)

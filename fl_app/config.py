@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from fl_app.attacker import Attacker
 from fl_app.audit import Chosen, Public
 from fl_app.client import ClientParts
-from fl_app.data import Dataset, label_histogram
+from fl_app.data import Dataset, Samples, label_histogram, split_validation
+from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
 from fl_app.models import ModelSpec, build_model
 from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD
-from fl_app.training import LocalData, parameters
+from fl_app.training import LocalData, PublicRound, parameters
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class ServerParts:
 
     config: dict[str, Any]
     dataset: Dataset
+    validation: Samples | None
+    """Those that choose the best round; they are not among the test samples."""
     histogram: Tensor
-    """How many samples of each class (columns) each client (rows) has."""
+    """How many samples of each class (columns) each client (rows) trains on."""
     model: nn.Module
     spec: ModelSpec
     strategy: FedSGD
@@ -47,15 +50,19 @@ def client_parts(overrides: str) -> ClientParts:
     """Build what the clients of this process share."""
     cfg = compose(overrides)
     _prepare_process(cfg)
-    dataset, defense = _dataset(cfg), _defense(cfg)
+    defense = _defense(cfg)
+    dataset, _ = _task(cfg, defense)
+    spec = _spec(cfg, dataset, defense)
     return ClientParts(
-        model=_spec(cfg, dataset, defense),
+        model=spec,
         trainer=_build(cfg, "training"),
         defense=defense,
         data_of=_local_data(cfg, dataset),
         device=_device(cfg.device),
         dtype=getattr(torch, cfg.dtype),
         seed=cfg.seed,
+        start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
+        privacy=_build(cfg, "dp"),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
         pin_model=cfg.client.pin_model,
@@ -67,14 +74,16 @@ def server_parts(overrides: str) -> ServerParts:
     cfg = compose(overrides)
     _prepare_process(cfg)
     # here too: a defense that cannot be built is an error of the run, not of every client
-    dataset, defense = _dataset(cfg), _defense(cfg)
+    defense = _defense(cfg)
+    dataset, public = _task(cfg, defense)
     spec = _spec(cfg, dataset, defense)
     model = _model(cfg, spec, defense)
+    schedule = _build(cfg, "schedule")
     strategy = _build(
         cfg,
         "strategy",
         spec,
-        _build(cfg, "schedule"),
+        schedule,
         clients=cfg.clients,
         parameters=list(parameters(model)),
         fraction=cfg.fraction,
@@ -82,12 +91,15 @@ def server_parts(overrides: str) -> ServerParts:
         timeout=cfg.timeout,
         wait=cfg.wait,
         seed=cfg.seed,
+        **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
+    dataset, validation = _split(cfg, dataset)
     return ServerParts(
         config=config,
         dataset=dataset,
+        validation=validation,
         histogram=label_histogram(
             dataset.train.labels, _partition(cfg, dataset, cfg.clients), dataset.num_classes
         ),
@@ -178,6 +190,23 @@ def _defense(cfg: DictConfig) -> Defense:
         raise ConfigError(f"defense: {error}") from error
 
 
+def _vector_parts(
+    cfg: DictConfig, defense: Defense, model: nn.Module, public: Dataset | None, lr: float
+) -> dict[str, Any]:
+    """Return what a strategy whose clients send vectors needs beside what all need."""
+    if defense.scheme is None or public is None:
+        return {}
+    privacy = _build(cfg, "dp")
+    if privacy is not None and list(model.buffers()):
+        raise ConfigError("dp: a model with buffers cannot be protected: choose its form with GroupNorm")
+    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER)
+    return {"privacy": privacy, "public": PublicRound(_build(cfg, "training"), model, data, lr)}
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in parameters(model).items()}
+
+
 def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
     """Build the initial model, if it can be defended as asked."""
     try:
@@ -206,6 +235,18 @@ def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:
     return spec if defense.model is None else defense.model(spec)
 
 
+def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
+    """Return the clients' data, and public data if the defense learns from some."""
+    dataset = _dataset(cfg)
+    if defense.scheme is None:
+        return dataset, None
+    try:
+        public, rest = _build(cfg, "public")(dataset)
+    except ValueError as error:
+        raise ConfigError(f"public: {error}") from error
+    return rest, public
+
+
 def _dataset(cfg: DictConfig) -> Dataset:
     return _load_dataset(OmegaConf.to_yaml(cfg.data))
 
@@ -216,12 +257,26 @@ def _load_dataset(data: str) -> Dataset:
     return cast(Dataset, _build(OmegaConf.create({"data": OmegaConf.create(data)}), "data"))
 
 
-def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
-    generator = generator_for(cfg.seed, 0, SERVER, "partition")
+def _split(cfg: DictConfig, dataset: Dataset) -> tuple[Dataset, Samples | None]:
     try:
-        return cast(list[Tensor], _build(cfg, "partition")(dataset.train.labels, clients, generator))
+        return split_validation(dataset, cfg.validation)
+    except ValueError as error:
+        raise ConfigError(f"validation: {error}") from error
+
+
+def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
+    """Return the indices of the samples that each client trains on."""
+    labels, generator = dataset.train.labels, generator_for(cfg.seed, 0, SERVER, "partition")
+    try:
+        parts = cast(list[Tensor], _build(cfg, "partition")(labels, clients, generator))
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
+    if not cfg.balance:
+        return parts
+    return [
+        part[balance(labels[part], generator_for(cfg.seed, 0, client, "balance"))]
+        for client, part in enumerate(parts)
+    ]
 
 
 def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], LocalData]:

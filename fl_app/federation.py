@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -15,15 +15,16 @@ from safetensors.torch import save_file
 
 from fl_app.audit import Auditor, Sighting
 from fl_app.config import ServerParts, server_parts
+from fl_app.coordinates import count_by_layer
 from fl_app.held_tensor import hold, release
 from fl_app.leakage import attack_sightings
 from fl_app.progress import track
-from fl_app.report import plot_partition, write_report
+from fl_app.report import plot_partition, save_layers, write_report
 from fl_app.results import Results, run_folder
 from fl_app.sighting_files import save_sightings
-from fl_app.strategies import FedSGD
+from fl_app.strategies import BudgetSpent, FedSGD, FLStd, FLTop
 from fl_app.tap import TappedGrid
-from fl_app.training import batch_norm, evaluate
+from fl_app.training import Evaluation, batch_norm, evaluate, parameters
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
         plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")
+        _describe_vectors(parts, results)
         try:
             sightings = _train(grid, parts, results)
             _save_model(parts.strategy, folder / "model.safetensors")
@@ -67,18 +69,27 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
         rounds=config["attack"]["rounds"],
         clients=config["attack"]["clients"],
         model=lambda: (strategy.weights, strategy.buffers),
+        read=strategy.see,
         batch_size=config["audit"]["batch_size"],
         contrast=config["audit"]["contrast"],
     )
     with track("rounds", config["rounds"]) as advance:
-        strategy.start(
-            grid=TappedGrid(grid, auditor),
-            # copies: evaluation writes into the model, and what is held must stay as it is
-            initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
-            num_rounds=config["rounds"],
-            timeout=config["timeout"] or float("inf"),
-            evaluate_fn=_RoundEnd(parts, results, advance),
-        )
+        round_end = _RoundEnd(parts, results, advance)
+        try:
+            strategy.start(
+                grid=TappedGrid(grid, auditor),
+                # copies: evaluation writes into the model, and what is held must stay as it is
+                initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
+                num_rounds=config["rounds"],
+                timeout=config["timeout"] or float("inf"),
+                evaluate_fn=round_end,
+            )
+        except BudgetSpent as spent:
+            if not results.content["rounds"]:
+                raise ValueError(
+                    f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
+                ) from None
+            round_end.stop(str(spent))
     results.content["notes"] += auditor.notes + _privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
 
@@ -86,9 +97,22 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
 def _privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
     if not strategy.records or strategy.records[-1].epsilon is None:
         return []
-    notes = [
-        "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
-    ]
+    notes = []
+    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
+    if privacy is None or privacy.replayable:
+        notes.append(
+            "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
+        )
+    if privacy is not None and privacy.sampling == "fixed":
+        notes.append(
+            "differential privacy: a set number of clients was drawn each round; epsilon is computed as if each "
+            "client had been drawn by a coin of its own"
+        )
+    if privacy is not None and not privacy.thresholds:
+        notes.append(
+            "differential privacy: without secure aggregation the server sees each client's vector with that client's "
+            "own small share of the noise: epsilon_server, not epsilon, says what it learns"
+        )
     if any(sighting.truth is not None for sighting in sightings):
         notes.append(
             "differential privacy: what audited clients revealed for the scores is not part of epsilon"
@@ -113,25 +137,72 @@ class _RoundEnd:
             return None
         seconds = time.perf_counter() - self._start
         config = self.parts.config
-        accuracy = loss = None
+        tested = validated = None
         if server_round % config["evaluate_every"] == 0 or server_round == config["rounds"]:
-            accuracy, loss = self._evaluate(arrays)
-            self._accuracy = accuracy
+            tested, validated = self._evaluate(arrays)
+            self._accuracy = tested.accuracy
             self.parts.strategy.measure_bounds()
-            logger.info("round %d: accuracy %.4f, loss %.4f", server_round, accuracy, loss)
+            logger.info("round %d: %s", server_round, _in_words(tested))
         record = self.parts.strategy.records[-1]
-        self.results.add_round(record, accuracy=accuracy, loss=loss, seconds=seconds)
+        self.results.add_round(record, tested=tested, validated=validated, seconds=seconds)
         shown = [] if self._accuracy is None else [f"accuracy {self._accuracy:.1%}"]
-        shown += [] if record.epsilon is None else [f"ε {record.epsilon:.2f}"]
+        if record.epsilon is not None:
+            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}")
         self.advance(server_round, ", ".join(shown))
         self._start = time.perf_counter()
-        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+        return None if tested is None else MetricRecord({"accuracy": tested.accuracy})
 
-    def _evaluate(self, arrays: ArrayRecord) -> tuple[float, float]:
-        model, dataset = self.parts.model, self.parts.dataset
+    def stop(self, reason: str) -> None:
+        """End before the last round: what is there is evaluated, and it is said why."""
+        logger.info("%s", reason)
+        self.results.content["notes"].append(reason)
+        strategy = self.parts.strategy
+        tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
+        self.results.score_last_round(tested, validated)
+
+    def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
+        """Return how good the model is on the test samples, and on those for validation."""
+        model, dataset, validation = self.parts.model, self.parts.dataset, self.parts.validation
         model.load_state_dict(release(arrays))
         batch_norm.set_evaluation(model, self.parts.config["bn"])
-        return evaluate(model, dataset.test, dataset.mean, dataset.std)
+        tested = evaluate(model, dataset.test, dataset.mean, dataset.std)
+        if validation is None:
+            return tested, None
+        return tested, evaluate(model, validation, dataset.mean, dataset.std)
+
+
+def _in_words(tested: Evaluation) -> str:
+    known = {name: score for name, score in asdict(tested).items() if score is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in known.items())
+
+
+def _describe_vectors(parts: ServerParts, results: Results) -> None:
+    """Say what clients send if that is a vector, and where its coordinates lie if they are always the same."""
+    strategy, folder = parts.strategy, results.folder
+    if not isinstance(strategy, FLStd):
+        return
+    results.content["exchange"] = {
+        "scheme": type(strategy).__name__,
+        "values": strategy.sketch.size,
+        "of": strategy.total_entries,
+    }
+    if isinstance(strategy, FLTop):
+        like = parameters(parts.model)
+        by_layer = count_by_layer(strategy.coordinates, like)
+        save_layers(by_layer, {name: p.numel() for name, p in like.items()}, folder / "coordinates.png")
+        save_file({"coordinates": strategy.coordinates}, folder / "coordinates.safetensors")
+        results.content["exchange"] |= {
+            "hash": strategy.coordinates_hash,
+            "by_layer": by_layer,
+            "picture": "coordinates.png",
+        }
+    if strategy.privacy is not None:
+        results.content["privacy"] = {
+            "unit": "client",
+            "noise_multiplier": strategy.privacy.sigma,
+            "clip": strategy.clip,
+            "replayable": strategy.privacy.replayable,
+        }
 
 
 def _save_model(strategy: FedSGD, path: Path) -> None:

@@ -7,6 +7,7 @@ run's folder, where the report finds it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +15,15 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
+from fl_app.config_hash import hash_config
 from fl_app.engine import run_app
-from fl_app.overrides import compose, join_overrides, key_of, quote
+from fl_app.overrides import VECTOR_DEFENSES, compose, join_overrides, key_of, quote
 from fl_app.report import BASELINE, write_report
 from fl_app.results import run_folder
+
+
+UNPROTECTED = ("fl_std", "none", "off")
+"""Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
 
 
 def run_job(
@@ -34,9 +40,10 @@ def run_job(
     overrides the engine's own settings.
     """
     cfg = compose(join_overrides(overrides))
+    if cfg.dp.get("secure") == "auto":
+        overrides = [*overrides, "dp.secure=false"]  # a simulation shall repeat
     folder = run_folder(cfg.run_dir or folder, cfg.choices.defense)
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
-    wants_baseline = not sweep if cfg.baseline == "auto" else cfg.baseline
 
     def run(wanted: list[str], where: Path) -> None:
         config = {"overrides": join_overrides([*wanted, f"run_dir={quote(where)}"])}
@@ -45,13 +52,40 @@ def run_job(
         )
 
     run(overrides, folder)
-    if wants_baseline and cfg.choices.defense != "none":
-        run(_undefended(overrides), folder / BASELINE)
+    if _wants_baseline(cfg, sweep=sweep):
+        run(_undefended(overrides, cfg.choices.defense), folder / BASELINE)
         write_report(folder)
     return folder
 
 
-def _undefended(overrides: list[str]) -> list[str]:
-    """Return the same job without its defense and without an attack."""
-    kept = [o for o in overrides if key_of(o).split(".")[0] not in ("defense", "attack", "run_dir")]
-    return [*kept, "defense=none", "attack=none"]
+def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
+    """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
+    result = _read_result(folder)
+    if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
+        return False
+    if _wants_baseline(config, sweep=sweep) and _read_result(folder / BASELINE).get("status") != "finished":
+        return False
+    return (folder / "report.html").is_file()
+
+
+def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
+    wanted = not sweep if config["baseline"] == "auto" else config["baseline"]
+    choices = config["choices"]
+    plain = (
+        choices["defense"] == "none" or (choices["defense"], choices["dp"], choices["secagg"]) == UNPROTECTED
+    )
+    return wanted and not plain
+
+
+def _read_result(folder: Path) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], json.loads((folder / "result.json").read_text()))
+    except (OSError, ValueError):  # none, or not to its end
+        return {}
+
+
+def _undefended(overrides: list[str], defense: str) -> list[str]:
+    """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
+    groups = ("defense", "dp", "secagg", "attack", "run_dir")
+    kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
+    return [*kept, f"defense={UNPROTECTED[0] if defense in VECTOR_DEFENSES else 'none'}", "attack=none"]

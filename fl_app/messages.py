@@ -24,13 +24,16 @@ IDENTIFY = "query.identify"
 LOCATE = "query.locate"
 TRAIN = "train"
 
-_ORDER, _ANSWER, _IDENTITY = "order", "answer", "identity"
+VALUES = "values"
+"""The name of the one tensor in blobs that hold a vector instead of a whole update."""
+
+_ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
 _QUERY, _RELEASE = "query", "release"
 _METRICS, _AUDIT = "metrics", "audit"
 _BLOB = "blob"
 
-Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", Release)
+Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", Release)
 
 
 class MessageError(ValueError):
@@ -65,6 +68,22 @@ class Order:
     """Whether the client should hold the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all clients of a round must know when they send a vector instead of an update."""
+
+    start: str
+    """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
+    coordinates: str
+    """The hash of the coordinates that were agreed on; "" if there are none."""
+    seed: int
+    """Of this round's random coordinates or measurements."""
+    cohort: int
+    """How many clients take part."""
+    clip: float
+    """The largest L2 norm of a client's vector under differential privacy; 0 without."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,7 @@ class Parcel:
     locations: bytes = b""
     """The only positions at which the update may be non-zero; b"": anywhere."""
     audit: AuditOrder | None = None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +144,7 @@ class Reply:
 
 _TYPES: dict[type, dict[str, Any]] = {
     kind: {field.name: field.type for field in fields(kind)}
-    for kind in (Order, Answer, Identity, AuditOrder, LocationQuery, Release)
+    for kind in (Order, Plan, Answer, Identity, AuditOrder, LocationQuery, Release)
 }
 
 
@@ -133,14 +153,22 @@ def pack_order(
     model: ConfigRecord,
     buffers: ConfigRecord | None = None,
     locations: ConfigRecord | None = None,
+    plan: ConfigRecord | None = None,
 ) -> RecordDict:
-    """Pack an order; all but the order are `pack_blob` records that all clients share."""
+    """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
     if buffers is not None:
         content[_BUFFERS] = buffers
     if locations is not None:
         content[_LOCATIONS] = locations
+    if plan is not None:
+        content[_PLAN] = plan
     return content
+
+
+def pack_plan(plan: Plan) -> ConfigRecord:
+    """Pack a round's plan."""
+    return _pack(plan)
 
 
 def unpack_order(message: Message) -> Parcel:
@@ -152,6 +180,7 @@ def unpack_order(message: Message) -> Parcel:
         buffers=_blob(content, _BUFFERS, b""),
         locations=read_locations(message),
         audit=_unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None,
+        plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
     )
 
 
@@ -270,7 +299,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     for name, record in content.items():
         if name == _AUDIT:
             continue
-        if name not in (_MODEL, _BUFFERS, _LOCATIONS):
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN):
             total += serialised_size(RecordDict({name: record}))
             continue
         if id(record) not in known:
@@ -283,7 +312,7 @@ def _numbers(metrics: MetricRecord) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-def _pack(header: Order | Answer | Identity | AuditOrder | LocationQuery | Release) -> ConfigRecord:
+def _pack(header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | Release) -> ConfigRecord:
     return ConfigRecord(vars(header))
 
 

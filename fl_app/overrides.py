@@ -32,10 +32,16 @@ _HERE = Path(__file__).resolve().parent
 CONF_DIR = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
 CONFIG_NAME = "config"
 DTYPES = ("float32", "float64")
+VECTOR_DEFENSES = ("fl_std", "fl_basic", "fl_cs", "fl_top")
+"""Those whose clients send one vector and keep nothing between rounds."""
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be used, with the reason in words."""
+
+
+class UnknownName(ConfigError):
+    """Overrides that name what is not there, whatever else they say."""
 
 
 @lru_cache(maxsize=8)
@@ -45,11 +51,20 @@ def compose(overrides: str = "") -> DictConfig:
     try:
         config = OmegaConf.to_container(_compose(wanted), resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(wanted, error)) from error
+        raise UnknownName(_explain(wanted, error)) from error
     _check(cast(dict[str, Any], config))
     resolved = OmegaConf.create(config)
     OmegaConf.set_readonly(resolved, True)
     return cast(DictConfig, resolved)
+
+
+def swept_by_experiment(overrides: list[str]) -> list[str]:
+    """Return what the experiment among the overrides sweeps over, as overrides with several values."""
+    try:
+        params = _compose_all(overrides).hydra.sweeper.params or {}
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(overrides, error)) from error
+    return [f"{key}={values}" for key, values in params.items()]
 
 
 def split_overrides(overrides: str) -> list[str]:
@@ -80,8 +95,7 @@ def quote(value: str | Path) -> str:
 
 def _compose(overrides: list[str]) -> DictConfig:
     """Compose, and put what was chosen by name in the place of Hydra's own settings."""
-    with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
-        composed = hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+    composed = _compose_all(overrides)
     named = composed.hydra.runtime.choices.items()
     choices = {group: name for group, name in named if "/" not in group and group != "experiment"}
     OmegaConf.set_struct(composed, False)
@@ -89,6 +103,11 @@ def _compose(overrides: list[str]) -> DictConfig:
     del composed["hydra"]
     composed.choices = choices
     return composed
+
+
+def _compose_all(overrides: list[str]) -> DictConfig:
+    with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
+        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
 
 
 @contextmanager
@@ -177,6 +196,8 @@ def _check(config: Mapping[str, Any]) -> None:
         "rounds": (_whole(1), "a whole number of at least 1"),
         "clients": (_whole(1), "a whole number of at least 1"),
         "evaluate_every": (_whole(1), "a whole number of at least 1"),
+        "validation": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "balance": (lambda v: isinstance(v, bool), "true or false"),
         "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "init": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),
         "timeout": (lambda v: v is None or _positive(v), "null or a positive number of seconds"),
@@ -203,9 +224,31 @@ def _check(config: Mapping[str, Any]) -> None:
     adaptive = config["attack"].get("adaptive", False)
     if adaptive != "both" and not isinstance(adaptive, bool):
         raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
+    _check_together(config)
+
+
+def _check_together(config: Mapping[str, Any]) -> None:
+    """Check choices that do not go with each other."""
     choices = config["choices"]
-    if choices["defense"] == "adgp" and choices["strategy"] != "fed_sgd":
-        raise ConfigError(f"strategy: defense=adgp brings its own, got strategy={choices['strategy']}")
+    defense, vectors = choices["defense"], choices["defense"] in VECTOR_DEFENSES
+    if (vectors or defense == "adgp") and choices["strategy"] != "fed_sgd":
+        raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={choices['strategy']}")
+    for group, off in (("dp", "none"), ("secagg", "off")):
+        if choices[group] != off and not vectors:
+            raise ConfigError(
+                f"{group}: {group}={choices[group]} needs clients that send vectors at public coordinates and keep "
+                f"nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
+            )
+    training = config["training"]
+    if choices["dp"] == "client" and training["steps"] is None:
+        raise ConfigError(
+            "training.steps: with dp=client it must be a number: how many steps an epoch has tells how many samples"
+        )
+    if defense in ("fl_basic", "fl_top") and training["weight_decay"]:
+        raise ConfigError(
+            f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, "
+            f"got {training['weight_decay']}"
+        )
 
 
 def _whole(least: int) -> Callable[[Any], bool]:

@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from fl_app.config_hash import hash_config
 from fl_app.strategies.record import RoundRecord
+from fl_app.training import Evaluation
 
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
@@ -33,6 +35,7 @@ class Results:
             "status": "running",
             "error": None,
             "config": shown,
+            "config_hash": hash_config(config),
             "versions": _versions(),
             "model": dict(model),
             "rounds": [],
@@ -62,13 +65,22 @@ class Results:
         return results
 
     def add_round(
-        self, record: RoundRecord, *, accuracy: float | None, loss: float | None, seconds: float
+        self,
+        record: RoundRecord,
+        *,
+        tested: Evaluation | None,
+        validated: Evaluation | None,
+        seconds: float,
     ) -> None:
-        """Add a round's row."""
-        row = {"round": record.round, "accuracy": accuracy, "loss": loss} | asdict(record)
+        """Add a round's row; what was not evaluated is null."""
+        row = {"round": record.round} | _scores(tested, validated) | asdict(record)
         self.content["rounds"].append(row | {"seconds": seconds})
         if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
             self.save()
+
+    def score_last_round(self, tested: Evaluation, validated: Evaluation | None) -> None:
+        """Add scores to the last row: it turned out to be the last one."""
+        self.content["rounds"][-1] |= _scores(tested, validated)
 
     def finish(self, status: str, error: str | None = None) -> None:
         """Say how the run ended, and write everything."""
@@ -86,7 +98,8 @@ class Results:
 
     def _summary(self) -> dict[str, Any]:
         rounds = self.content["rounds"]
-        accuracies = [row["accuracy"] for row in rounds if row["accuracy"] is not None]
+        evaluated = [row for row in rounds if row["accuracy"] is not None]
+        last = evaluated[-1] if evaluated else {}
         totals = {
             key: sum(row[key] for row in rounds)
             for key in (
@@ -99,15 +112,36 @@ class Results:
         }
         epsilon = rounds[-1]["epsilon"] if rounds else None
         return {
-            "accuracy": accuracies[-1] if accuracies else None,
-            "best_accuracy": max(accuracies, default=None),
+            # a run that is attacked again may be older than some of the scores
+            **{key: last.get(key) for key in ("accuracy", "balanced_accuracy", "auroc")},
+            **_best(evaluated),
             **totals,
             "epsilon": epsilon,
             "epsilon_server": rounds[-1]["epsilon_server"] if rounds else None,
-            # dp_sgd alone accounts so far, and it protects records
-            "epsilon_unit": None if epsilon is None else "record",
+            "epsilon_unit": None if epsilon is None else self.content.get("privacy", {}).get("unit", "record"),
             "seconds": time.perf_counter() - self._start,
         }
+
+
+def _best(evaluated: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the test accuracy of the best round, the first one of equals, and what chose the round.
+
+    Chosen by the test samples themselves, it is the highest of many draws, so rather too good.
+    """
+    if not evaluated:
+        return {"best_accuracy": None, "best_round": None, "best_chosen_by": None}
+    validated = evaluated[0].get("validation_accuracy") is not None
+    best = max(evaluated, key=lambda row: row["validation_accuracy" if validated else "accuracy"])
+    return {
+        "best_accuracy": best["accuracy"],
+        "best_round": best["round"],
+        "best_chosen_by": "validation" if validated else "test",
+    }
+
+
+def _scores(tested: Evaluation | None, validated: Evaluation | None) -> dict[str, float | None]:
+    scores = {field.name: getattr(tested, field.name, None) for field in fields(Evaluation)}
+    return scores | {"validation_accuracy": None if validated is None else validated.accuracy}
 
 
 def run_folder(wanted: Path | str | None, name: str) -> Path:

@@ -7,12 +7,13 @@ import pytest
 
 LAYERS = [
     {"cli", "__main__", "ats_command", "attack_command"},
+    {"sweep"},
     {"job"},
     {"client_app", "server_app", "engine"},
     {"federation"},
     {"leakage"},
-    {"config", "results", "report"},
-    {"overrides", "client", "attacker", "audit", "sighting_files", "strategies", "tap"},
+    {"config", "config_hash", "results", "report"},
+    {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},
     {"messages", "client_state"},
     {"training", "defenses"},
     {"data"},
@@ -28,7 +29,7 @@ LAYERS = [
         "held_tensor",
         "forwarding_grid",
     },
-    {"types", "seeding", "torchvision_cpu", "flwr_internals", "progress"},
+    {"types", "seeding", "torchvision_cpu", "flwr_internals", "progress", "fingerprint", "cell_lock"},
 ]
 """Highest first: a module may import from its own layer or from a lower one."""
 

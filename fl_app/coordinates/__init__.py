@@ -11,9 +11,29 @@ from fl_app.coordinates.flat import (
 )
 from fl_app.coordinates.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
 from fl_app.coordinates.random_set import draw_coordinates
+from fl_app.coordinates.sketch import (
+    Chosen,
+    Everything,
+    Measured,
+    Scheme,
+    Sketch,
+    everything,
+    fixed_coordinates,
+    measurements,
+    random_coordinates,
+)
 from fl_app.coordinates.top import coordinate_count, top_coordinates
 
 __all__ = [
+    "Chosen",
+    "Everything",
+    "Measured",
+    "Scheme",
+    "Sketch",
+    "everything",
+    "fixed_coordinates",
+    "measurements",
+    "random_coordinates",
     "PartialCosines",
     "Reconstruction",
     "check_coordinates",

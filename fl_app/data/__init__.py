@@ -9,6 +9,7 @@ from fl_app.data.image_folder import imagefolder
 from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_histogram, shards
 from fl_app.data.photographs import photos
 from fl_app.data.places import DataUnavailable
+from fl_app.data.shares import split_validation
 
 __all__ = [
     "DataUnavailable",
@@ -29,5 +30,6 @@ __all__ = [
     "photos",
     "pixels",
     "shards",
+    "split_validation",
     "support2",
 ]

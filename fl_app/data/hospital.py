@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fl_app.data.dataset import Dataset, Samples
 from fl_app.data.places import DataUnavailable
+from fl_app.data.shares import mark_share
 from fl_app.seeding import SERVER, generator_for
 
 FILE = "support2.csv"
@@ -52,7 +52,9 @@ def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Dat
     path = Path(root).expanduser() / FILE
     rows = _read(path)
     labels = torch.tensor([_label(row, path) for row in rows])
-    is_test = _draw_test(labels, test_fraction, seed)
+    is_test = mark_share(
+        labels, test_fraction, lambda label: generator_for(seed, 0, SERVER, f"support2/{label}/test")
+    )
     encoding = fit_encoding([row for row, test in zip(rows, is_test.tolist(), strict=True) if not test])
     inputs = torch.from_numpy(encoding.encode(rows))
     return Dataset(
@@ -154,14 +156,3 @@ def _numbers(rows: Iterable[Row], names: Sequence[str]) -> np.ndarray:
 def _category(row: Row, column: str) -> str:
     text = row[column].strip()
     return text if text and text != "NA" else MISSING
-
-
-def _draw_test(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Mark ``fraction`` of each class, at least one, and leave at least one."""
-    is_test = torch.zeros_like(labels, dtype=torch.bool)
-    for label in labels.unique().tolist():
-        (members,) = torch.nonzero(labels == label, as_tuple=True)
-        count = min(max(1, round(fraction * len(members))), len(members) - 1)
-        generator = generator_for(seed, 0, SERVER, f"support2/{label}/test")
-        is_test[members[torch.randperm(len(members), generator=generator, device="cpu")[:count]]] = True
-    return is_test

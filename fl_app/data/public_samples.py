@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from fl_app.data.dataset import Dataset
+from fl_app.data.handwritten_digits import mnist
 from fl_app.seeding import SERVER, generator_for
 
 
@@ -28,3 +34,40 @@ def draw_public(labels: Tensor, count: int, seed: int, *, balanced: bool = False
             f"and at most {fewest} a class; got {count}"
         )
     return torch.cat([order[labels[order] == label][:each] for label in classes])
+
+
+PublicSource = Callable[[Dataset], tuple[Dataset, Dataset]]
+"""Returns a data set whose training samples are public, and the task as its clients then have it."""
+
+
+def held_out(samples: int, seed: int = 0, balanced: bool = False) -> PublicSource:
+    """Take public samples out of the training samples; no client gets them."""
+
+    def split(dataset: Dataset) -> tuple[Dataset, Dataset]:
+        chosen = draw_public(dataset.train.labels, samples, seed, balanced=balanced)
+        if len(chosen) == len(dataset.train):
+            raise ValueError(
+                f"held_out: {samples} public samples leave none of {dataset.name} for the clients"
+            )
+        left = torch.ones(len(dataset.train), dtype=torch.bool, device="cpu")
+        left[chosen] = False
+        public, rest = dataset.train.take(chosen), dataset.train.take(left)
+        return replace(dataset, train=public), replace(dataset, train=rest)
+
+    return split
+
+
+def digits(samples: int, root: str | Path, seed: int = 0, source: str = "auto") -> PublicSource:
+    """Take MNIST digits: other pictures than the clients', as the paper on FL-TOP does for Fashion-MNIST."""
+
+    def split(dataset: Dataset) -> tuple[Dataset, Dataset]:
+        drawn = mnist(root, source=source)
+        if drawn.in_shape != dataset.in_shape or drawn.num_classes > dataset.num_classes:
+            raise ValueError(
+                f"digits: pictures {drawn.in_shape} of {drawn.num_classes} classes do not fit {dataset.name}: "
+                f"{dataset.in_shape}, {dataset.num_classes} classes"
+            )
+        public = drawn.train.take(draw_public(drawn.train.labels, samples, seed))
+        return replace(drawn, train=public), dataset
+
+    return split

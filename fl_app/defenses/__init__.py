@@ -4,6 +4,7 @@ from fl_app.defenses.ats import ats
 from fl_app.defenses.ats_search import Found, Scored, judge_with, search_policies
 from fl_app.defenses.defense import Defense, protect
 from fl_app.defenses.dp_sgd import dp_sgd
+from fl_app.defenses.few_numbers import fl_basic, fl_cs, fl_std, fl_top
 from fl_app.defenses.operations import LIBRARY
 from fl_app.defenses.precode import precode
 from fl_app.defenses.soteria import soteria
@@ -15,6 +16,10 @@ __all__ = [
     "Scored",
     "ats",
     "dp_sgd",
+    "fl_basic",
+    "fl_cs",
+    "fl_std",
+    "fl_top",
     "judge_with",
     "precode",
     "protect",

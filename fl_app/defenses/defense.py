@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fl_app.coordinates import Scheme
 from fl_app.models import ModelSpec
 from fl_app.privacy import Release
 from fl_app.training import Rules
@@ -28,6 +29,8 @@ class Defense:
     """Raises a ValueError for a model that cannot be defended in this way."""
     release: Callable[[float, int], Release] | None = None
     """What a round of so many steps at such a sampling rate releases; only for differential privacy."""
+    scheme: Scheme | None = None
+    """The vector that is sent instead of the update."""
 
 
 def protect(**parts: Defense | Transform) -> Defense:
@@ -47,7 +50,7 @@ def protect(**parts: Defense | Transform) -> Defense:
         transform=chain(**{name: defense.transform for name, defense in defenses.items()}),
         rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
         check=check,
-        **_changes(Defense(), defenses, ["model", "release"]),
+        **_changes(Defense(), defenses, ["model", "release", "scheme"]),
     )
 
 

@@ -1,6 +1,9 @@
 """What was released, and what it costs."""
 
 from fl_app.privacy.accounting import Ledger, calibrate
+from fl_app.privacy.client_account import ClientAccount
 from fl_app.privacy.events import Release
+from fl_app.privacy.mechanism import ClientLevel, no_noise
+from fl_app.privacy.noise_shares import NoiseShares
 
-__all__ = ["Ledger", "Release", "calibrate"]
+__all__ = ["ClientAccount", "ClientLevel", "Ledger", "NoiseShares", "Release", "calibrate", "no_noise"]

@@ -4,9 +4,9 @@ No client adds all the noise that a model needs: each adds a share, and the sum 
 the shares hides any one client (Kerkouche et al., UAI 2021, §3.2). Noise multipliers
 are standard deviations over the clipping bound.
 
-Two federations are compared in which one client's values differ or are zeros. That
-with shares for a threshold a larger cohort also carries more noise is not counted:
-in many coordinates it can be seen, and tells how many took part.
+The noise of a sum must not tell how many took part: a client would be found out by its
+presence, and in thousands of coordinates a variance can be seen well. So a share is
+a set part of the cohort's: when nobody drops out, all cohorts carry the same noise.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ SHARES = ("threshold", "cohort")
 class NoiseShares:
     """The noise of one round.
 
-    With a threshold t of secure aggregation, no sum of fewer than t clients is
-    ever seen. Each client then adds a variance of ``sigma^2 / t``, so that whoever
-    drops out, the sum of the others carries ``sigma^2`` or more. The client who is
-    to be protected takes its own share along when it stays away: t - 1 shares count.
+    With a threshold t of secure aggregation, which is more than two thirds of the
+    cohort's k clients, no sum of fewer than t is ever seen. Each client then adds a
+    variance of ``sigma^2 / (2 k / 3)``, so that whoever drops out, the sum of the
+    others carries ``sigma^2`` or more. The client who is to be protected takes its own
+    share along when it stays away: t - 1 shares count.
 
     With ``share="cohort"``, as in the paper, each of the cohort's k clients adds
     ``sigma^2 / k``: s survivors carry s / k of the noise. Without the protected
@@ -51,8 +52,12 @@ class NoiseShares:
             )
         if self.cohort < 1:
             raise ValueError(f"NoiseShares: cohort must be at least 1, got {self.cohort}")
-        if self.threshold is not None and not 1 <= self.threshold <= self.cohort:
-            raise ValueError(f"NoiseShares: threshold must be in 1..{self.cohort}, got {self.threshold}")
+        least = 2 * self.cohort // 3 + 1
+        if self.threshold is not None and not least <= self.threshold <= self.cohort:
+            raise ValueError(
+                f"NoiseShares: the threshold of {self.cohort} clients must be in {least}..{self.cohort}, "
+                f"got {self.threshold}"
+            )
 
     @property
     def local(self) -> float:
@@ -68,10 +73,10 @@ class NoiseShares:
         """
         if not 0 <= survivors <= self.cohort:
             raise ValueError(f"NoiseShares: survivors must be in 0..{self.cohort}, got {survivors}")
-        if self._by_threshold:
-            kept, of = self._divisor - 1, self._divisor
+        if self._threshold is not None:
+            kept, of = float(self._threshold - 1), self._divisor
         else:
-            kept, of = max(0, survivors - 1), max(1, self.cohort - 1)
+            kept, of = max(0.0, survivors - 1), max(1.0, self.cohort - 1)
         return self.noise_multiplier * math.sqrt(kept / of)
 
     def least(self) -> float:
@@ -83,17 +88,20 @@ class NoiseShares:
         return self.local if self.threshold is None else self.of_sum(survivors)
 
     @property
-    def _by_threshold(self) -> bool:
-        return self.share == "threshold" and self.threshold is not None
+    def _threshold(self) -> int | None:
+        """The threshold, if the shares are made for it."""
+        return self.threshold if self.share == "threshold" else None
 
     @property
-    def _divisor(self) -> int:
-        return self.threshold if self._by_threshold and self.threshold is not None else self.cohort
+    def _divisor(self) -> float:
+        return self.cohort if self._threshold is None else 2 * self.cohort / 3
 
 
-def whole_noise(counted: float, threshold: int) -> float:
-    """Return the sigma of which t - 1 of t shares are ``counted``."""
-    if threshold < 2:
-        raise ValueError(f"whole_noise: threshold must be at least 2, got {threshold}")
+def whole_noise(counted: float, cohort: int) -> float:
+    """Return the sigma with which shares for a threshold count as ``counted`` in any cohort of that size or more."""
+    if cohort < 2:
+        raise ValueError(f"whole_noise: cohort must be at least 2, got {cohort}")
+    # 2 k / 3 shares make sigma, and as many count as are whole: of k, k + 1 and k + 2 one loses most, later ones less
+    lost = max((2 * k / 3) / (2 * k // 3) for k in range(cohort, cohort + 3))
     # a few roundings above, so that the way back does not end below
-    return counted * math.sqrt(threshold / (threshold - 1)) * (1 + 1e-12)
+    return counted * math.sqrt(lost) * (1 + 1e-12)

@@ -3,6 +3,7 @@
 from fl_app.report.charts import plot_partition
 from fl_app.report.comparison import ComparisonRow, Spread, comparison_rows, comparison_table
 from fl_app.report.comparison_page import compare_runs
+from fl_app.report.layer_chart import save_layers
 from fl_app.report.run_page import write_report
 from fl_app.report.runs import BASELINE, find_runs, load_run
 from fl_app.report.summary import summary_lines
@@ -19,6 +20,7 @@ __all__ = [
     "load_run",
     "plot_partition",
     "save_images",
+    "save_layers",
     "summary_lines",
     "write_report",
 ]

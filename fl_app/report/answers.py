@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fl_app.report.formats import (
+    format_best,
     format_bytes,
     format_factor,
     format_number,
@@ -173,26 +174,32 @@ def _accuracy(run: Run) -> list[Child]:
     if run.defense == "none":
         compare = "This run has no defense: it is what defended runs are to be compared with."
     elif baseline is not None and baseline.accuracy is not None and run.accuracy is not None:
-        compare = _cost(run.accuracy, baseline.accuracy, baseline.best_accuracy)
+        compare = _cost(run.accuracy, baseline.accuracy, baseline)
     if run.accuracy is None:
         return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
     rounds = len(run.rounds)
-    best = [r.round for r in run.rounds if r.accuracy is not None and r.accuracy == run.best_accuracy]
-    where = f", in round {best[0]}" if best else ""
+    where = "" if run.best_round is None else f", in round {run.best_round}"
     after = f"Reached after {rounds} {'round' if rounds == 1 else 'rounds'}; " if rounds else ""
     return [
         _big(format_percent(run.accuracy), " final accuracy"),
-        _text(f"{after}the best was {format_percent(run.best_accuracy)}{where}."),
+        _text(
+            f"{after}the best was {format_best(run.best_accuracy, run.best_chosen_by)}{where}.",
+            f"Balanced over the two classes {format_percent(run.balanced_accuracy)}, "
+            f"AUROC {format_number(run.auroc, 3)}."
+            if run.two_classes
+            else None,
+        ),
         _text(compare),
     ]
 
 
-def _cost(accuracy: float, baseline: float, best: float | None) -> str:
+def _cost(accuracy: float, without: float, baseline: Run) -> str:
     """Say what the same run without the defense reached; one seed is no verdict."""
-    points = 100 * (accuracy - baseline)
+    points = 100 * (accuracy - without)
     changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
     return (
-        f"Without the defense, same seed: {format_percent(baseline)}, at best {format_percent(best)}. "
+        f"Without the defense, same seed: {format_percent(without)}, "
+        f"at best {format_best(baseline.best_accuracy, baseline.best_chosen_by)}. "
         f"That is {changed}; one seed alone proves little."
     )
 

@@ -59,6 +59,11 @@ class ComparisonRow:
     """Settings that tell this row from others of the same defense, model and data."""
     accuracy: Spread | None
     best_accuracy: Spread | None
+    best_chosen_by: str | None
+    """`validation` or `test`: which samples chose the best round."""
+    balanced_accuracy: Spread | None
+    auroc: Spread | None
+    two_classes: bool
     uplink_per_round: Spread | None
     downlink_per_round: Spread | None
     dense_per_round: float | None
@@ -98,7 +103,9 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     table.add_column("defense", overflow="fold", min_width=8)
     table.add_column("model\ndata", overflow="fold", min_width=6)
     table.add_column("seeds", overflow="fold")
-    numbers = ["accuracy %\nbest", "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM"]
+    accuracy = ["accuracy %", "best, by"]
+    accuracy += ["balanced %", "AUROC"] if any(row.two_classes for row in rows) else []
+    numbers = ["\n".join(accuracy), "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM"]
     for title in [*numbers, "leak with\ndB, SSIM", "ε", "seconds"]:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
@@ -106,7 +113,7 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
             row.label if row.status == "finished" else f"{row.label} ({row.status})",
             f"{row.model}\n{row.data}",
             ", ".join(row.seeds),
-            f"{_terse(row.accuracy, 1, scale=100)}\n{_terse(row.best_accuracy, 1, scale=100)}",
+            _accuracy_cell(row),
             _byte_cell(row, row.uplink_per_round),
             _byte_cell(row, row.downlink_per_round),
             _leak_cell(row.undefended),
@@ -186,6 +193,10 @@ def _row(runs: list[Run], differs: str) -> ComparisonRow:
         differs=differs,
         accuracy=spread_of(run.accuracy for run in runs),
         best_accuracy=spread_of(run.best_accuracy for run in runs),
+        best_chosen_by=runs[0].best_chosen_by,
+        balanced_accuracy=spread_of(run.balanced_accuracy for run in runs),
+        auroc=spread_of(run.auroc for run in runs),
+        two_classes=any(run.two_classes for run in runs),
         uplink_per_round=spread_of(_per_round(run, run.uplink_bytes) for run in runs),
         downlink_per_round=spread_of(_per_round(run, run.downlink_bytes) for run in runs),
         dense_per_round=None if dense is None else dense.mean / 2,
@@ -214,6 +225,14 @@ def _terse(spread: Spread | None, decimals: int, *, scale: float = 1) -> str:
     return show_spread(spread, lambda value: format_number(value and value * scale, decimals)).replace(
         " ", ""
     )
+
+
+def _accuracy_cell(row: ComparisonRow) -> str:
+    chosen_by = {"validation": " val.", "test": " test"}.get(row.best_chosen_by or "", "")
+    lines = [_terse(row.accuracy, 1, scale=100), _terse(row.best_accuracy, 1, scale=100) + chosen_by]
+    if row.two_classes:
+        lines += [_terse(row.balanced_accuracy, 1, scale=100), _terse(row.auroc, 3)]
+    return "\n".join(lines)
 
 
 def _byte_cell(row: ComparisonRow, sent: Spread | None) -> str:

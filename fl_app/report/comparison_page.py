@@ -66,7 +66,8 @@ def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
             "Seeds of one configuration share a row: mean ± sample standard deviation. Bytes are those of "
             "all clients in one round; below them, how many times fewer that is than dense float32 exchange. "
             "Leak is that of the image that is worst for the user, which is best for the attacker; below it "
-            "the mean over all images.",
+            "the mean over all images. Best is the accuracy on the test samples in the best round: chosen by "
+            "validation samples, or by the test samples themselves, which flatters.",
         ),
         _table(rows, path.parent),
         _remarks(rows),
@@ -77,7 +78,9 @@ def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
 
 
 def _table(rows: list[ComparisonRow], base: Path) -> Html:
-    plain = ["defense", "model", "data", "seeds", "accuracy", "best", "up / round", "down / round"]
+    two_classes = any(row.two_classes for row in rows)
+    plain = ["defense", "model", "data", "seeds", "accuracy", "best"]
+    plain += [*(["balanced", "AUROC"] if two_classes else []), "up / round", "down / round"]
     leaks = ["PSNR (dB)" if metric is PSNR else metric.title for _ in UPDATES for metric in LEAK_METRICS]
     titles = [*plain, *leaks, "ε", "seconds"]
     groups = element(
@@ -100,13 +103,13 @@ def _table(rows: list[ComparisonRow], base: Path) -> Html:
             for index, title in enumerate(titles)
         ],
     )
-    body = [element("tr", _cells(row, base)) for row in rows]
+    body = [element("tr", _cells(row, base, two_classes=two_classes)) for row in rows]
     return element(
         "div", element("table", element("thead", groups, header), element("tbody", body)), class_="scroll"
     )
 
 
-def _cells(row: ComparisonRow, base: Path) -> list[Html]:
+def _cells(row: ComparisonRow, base: Path, *, two_classes: bool) -> list[Html]:
     state = None if row.status == "finished" else element("small", " ", row.status)
     return [
         _word(row.defense, element("small", " ", row.differs) if row.differs else None, state),
@@ -114,13 +117,24 @@ def _cells(row: ComparisonRow, base: Path) -> list[Html]:
         _word(row.data),
         element("td", [_seed_link(row, i, base) for i in range(len(row.seeds))], data_value=row.seeds[0]),
         _number(row.accuracy, format_percent),
-        _number(row.best_accuracy, format_percent),
+        _number(row.best_accuracy, format_percent, _chosen_by(row)),
+        *(_two_classes(row) if two_classes else []),
         _bytes(row.uplink_per_round, row.dense_per_round),
         _bytes(row.downlink_per_round, row.dense_per_round),
         *(_leak(leak, metric) for leak in (row.undefended, row.defended) for metric in LEAK_METRICS),
         _number(row.epsilon, lambda value: format_number(value, 2)),
         _number(row.seconds, lambda value: format_number(value, 1)),
     ]
+
+
+def _chosen_by(row: ComparisonRow) -> Html | None:
+    return element("small", f" by {row.best_chosen_by}") if row.best_chosen_by else None
+
+
+def _two_classes(row: ComparisonRow) -> list[Html]:
+    # of more classes the table has no balanced accuracy: next to an empty AUROC it would look like a failure
+    balanced = row.balanced_accuracy if row.two_classes else None
+    return [_number(balanced, format_percent), _number(row.auroc, lambda value: format_number(value, 3))]
 
 
 def _word(text: str, *below: Child) -> Html:

@@ -26,6 +26,11 @@ def format_percent(share: float | None) -> str:
     return DASH if share is None else f"{share * 100:.1f} %"
 
 
+def format_best(share: float | None, chosen_by: str | None) -> str:
+    """Write the accuracy of the best round and which samples chose it: the test samples flatter."""
+    return f"{format_percent(share)} (chosen by {chosen_by})" if chosen_by else format_percent(share)
+
+
 def format_number(value: float | None, decimals: int) -> str:
     """Write a number with fixed decimals; ∞ for a perfect PSNR."""
     if value is None:

@@ -31,6 +31,10 @@ class Round:
 
     round: int
     accuracy: float | None
+    validation_accuracy: float | None
+    balanced_accuracy: float | None
+    auroc: float | None
+    """Of two classes alone."""
     loss: float | None
     train_loss: float | None
     uplink_bytes: float | None
@@ -102,7 +106,13 @@ class Run:
     buffers: float | None
     rounds: tuple[Round, ...]
     accuracy: float | None
+    balanced_accuracy: float | None
+    auroc: float | None
     best_accuracy: float | None
+    """On the test samples, as every accuracy that is not called otherwise."""
+    best_round: int | None
+    best_chosen_by: str | None
+    """`validation` for samples set aside for that, `test` for the test samples themselves."""
     uplink_bytes: float | None
     downlink_bytes: float | None
     dense_bytes: float | None
@@ -124,6 +134,11 @@ class Run:
         for name in names:
             value = as_mapping(value).get(name)
         return as_text(value)
+
+    @property
+    def two_classes(self) -> bool:
+        """Whether the task is to tell one class from another: balanced accuracy and AUROC say more there."""
+        return self.auroc is not None or any(r.auroc is not None for r in self.rounds)
 
     @property
     def defense(self) -> str:
@@ -152,6 +167,9 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
     def latest(name: str) -> float | None:
         return next((value for r in reversed(rounds) if (value := getattr(r, name)) is not None), None)
 
+    evaluated = [r for r in rounds if r.accuracy is not None]
+    # its scores even where there is none: an older round's says nothing of the last one
+    last, best = (evaluated[-1] if evaluated else None), _best(evaluated)
     return Run(
         folder=folder,
         status=as_text(raw.get("status")),
@@ -161,10 +179,12 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
         parameters=parameters,
         buffers=buffers,
         rounds=rounds,
-        accuracy=total("accuracy", latest("accuracy")),
-        best_accuracy=total(
-            "best_accuracy", max((r.accuracy for r in rounds if r.accuracy is not None), default=None)
-        ),
+        accuracy=total("accuracy", last.accuracy if last else None),
+        balanced_accuracy=total("balanced_accuracy", last.balanced_accuracy if last else None),
+        auroc=total("auroc", last.auroc if last else None),
+        best_accuracy=total("best_accuracy", best.accuracy if best else None),
+        best_round=_whole(total("best_round", best.round if best else None)),
+        best_chosen_by=as_text(summary.get("best_chosen_by")) or (_chosen_by(best) if best else None),
         uplink_bytes=total("uplink_bytes", _sum([r.uplink_bytes for r in rounds])),
         downlink_bytes=total("downlink_bytes", _sum([r.downlink_bytes for r in rounds])),
         dense_bytes=total("dense_bytes", _dense(parameters, buffers, rounds)),
@@ -216,6 +236,9 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
     return Round(
         round=position,
         accuracy=as_number(raw.get("accuracy")),
+        validation_accuracy=as_number(raw.get("validation_accuracy")),
+        balanced_accuracy=as_number(raw.get("balanced_accuracy")),
+        auroc=as_number(raw.get("auroc")),
         loss=as_number(raw.get("loss")),
         train_loss=as_number(raw.get("train_loss")),
         uplink_bytes=as_number(raw.get("uplink_bytes")),
@@ -250,6 +273,21 @@ def _reason(entry: object) -> str | None:
 def _texts(value: object) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [value]
     return tuple(text for item in items if (text := as_text(item)))
+
+
+def _best(evaluated: list[Round]) -> Round | None:
+    """Return the first round with the best accuracy on the validation samples, else on the test samples."""
+    validated = [r for r in evaluated if r.validation_accuracy is not None]
+    # max takes the first of equals
+    return max(
+        validated or evaluated,
+        key=lambda r: (r.validation_accuracy if validated else r.accuracy) or 0.0,
+        default=None,
+    )
+
+
+def _chosen_by(best: Round) -> str:
+    return "test" if best.validation_accuracy is None else "validation"
 
 
 def _sum(values: list[float | None]) -> float | None:

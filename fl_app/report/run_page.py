@@ -257,9 +257,12 @@ def _detail_section(run: Run) -> list[Child]:
 
 
 def _round_table(run: Run) -> Html:
+    validated = any(r.validation_accuracy is not None for r in run.rounds)
     header = [
         "round",
         "accuracy",
+        *(["validation"] if validated else []),
+        *(["balanced", "AUROC"] if run.two_classes else []),
         "loss",
         "train loss",
         "up",
@@ -273,6 +276,8 @@ def _round_table(run: Run) -> Html:
         [
             str(r.round),
             format_percent(r.accuracy),
+            *([format_percent(r.validation_accuracy)] if validated else []),
+            *([format_percent(r.balanced_accuracy), format_number(r.auroc, 3)] if run.two_classes else []),
             format_short(r.loss),
             format_short(r.train_loss),
             format_bytes(r.uplink_bytes),

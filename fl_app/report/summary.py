@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fl_app.report.formats import format_bytes, format_factor, format_percent
+from fl_app.report.formats import format_best, format_bytes, format_factor, format_number, format_percent
 from fl_app.report.gallery import of_update
 from fl_app.report.records import Run
 from fl_app.report.runs import load_baseline, load_run
@@ -18,7 +18,8 @@ def summary_lines(run_dir: Path) -> list[str]:
         *_leak(run, "undefended", "before the defense"),
         *_leak(run, "defended", f"as sent ({run.defense})"),
         f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
-        f" (best {format_percent(run.best_accuracy)}){_against(run)}",
+        f"; best {format_best(run.best_accuracy, run.best_chosen_by)}{_against(run)}",
+        *_two_classes(run),
         _bytes(run),
     ]
 
@@ -30,6 +31,14 @@ def _leak(run: Run, update: str, words: str) -> list[str]:
     names = "/".join(sorted({attack.name for attack in attacks}))
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
     return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+
+
+def _two_classes(run: Run) -> list[str]:
+    if not run.two_classes:
+        return []
+    return [
+        f"balanced accuracy: {format_percent(run.balanced_accuracy)}; AUROC {format_number(run.auroc, 3)}"
+    ]
 
 
 def _against(run: Run) -> str:

@@ -3,5 +3,9 @@
 from fl_app.strategies.adgp import ADGP
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.fed_sgd import FedSGD
+from fl_app.strategies.fl_basic import FLBasic
+from fl_app.strategies.fl_cs import FLCS
+from fl_app.strategies.fl_std import BudgetSpent, FLStd
+from fl_app.strategies.fl_top import FLTop
 
-__all__ = ["ADGP", "FedAvg", "FedSGD"]
+__all__ = ["ADGP", "FLCS", "BudgetSpent", "FLBasic", "FLStd", "FLTop", "FedAvg", "FedSGD"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -10,19 +10,27 @@ from torch import Tensor
 from fl_app.types import Update
 
 
-def weighted_mean(updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Update:
-    """Return ``sum(w_i * u_i) / sum(w_i)``, summed in the order given."""
-    total = float(sum(weights))
-    if not updates or total <= 0 or len(updates) != len(weights):
-        raise ValueError(
-            f"weighted_mean: needs as many updates as weights and a positive total, "
-            f"got {len(updates)} updates and weights {list(weights)}"
-        )
-    mean = {name: tensor * (weights[0] / total) for name, tensor in updates[0].items()}
-    for update, weight in zip(updates[1:], weights[1:], strict=True):
-        for name, tensor in update.items():
-            mean[name].add_(tensor, alpha=weight / total)
-    return mean
+class RunningSum:
+    """A weighted sum of updates, one at a time: as many clients as there are, memory for one."""
+
+    def __init__(self) -> None:
+        self.value: Update = {}
+        self.weight = 0.0
+
+    def add(self, update: Mapping[str, Tensor], weight: float = 1.0) -> None:
+        """Add ``weight`` times the update."""
+        if not weight > 0:
+            raise ValueError(f"RunningSum: the weight must be positive, got {weight}")
+        if self.weight:
+            for name, tensor in update.items():
+                self.value[name].add_(tensor, alpha=weight)
+        else:
+            self.value = {name: tensor * weight for name, tensor in update.items()}
+        self.weight += weight
+
+    def over(self, divisor: float) -> Update:
+        """Return the sum over ``divisor``; the sum's own tensors become it."""
+        return {name: tensor.div_(divisor) for name, tensor in self.value.items()}
 
 
 def first_bad_tensor(update: Mapping[str, Tensor]) -> str | None:

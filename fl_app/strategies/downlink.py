@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from flwr.app import ConfigRecord
 from torch import Tensor
 
-from fl_app.messages import blob_size, pack_blob
+from fl_app.coordinates import gather
+from fl_app.messages import VALUES, blob_size, pack_blob
 from fl_app.types import Update
 from fl_app.wire import encode, encode_change
 from fl_app.wire.bound import change_bound, entropy_bound
@@ -20,6 +21,9 @@ class Downlink:
 
     Blobs are packed on demand, once a version, and shared by all messages.
     """
+
+    nothing = -1
+    """The base of who holds nothing: the whole model is sent."""
 
     def __init__(self, mode: str) -> None:
         if mode not in MODES:
@@ -80,6 +84,36 @@ class Downlink:
     def forget(self, client: int) -> None:
         """Note that ``client`` holds nothing that can be built on."""
         self._held.pop(client, None)
+
+
+class FixedDownlink(Downlink):
+    """The values at coordinates that never change; everything else is as in version 0, which all can make."""
+
+    nothing = 0
+
+    def __init__(self, coordinates: Tensor) -> None:
+        super().__init__("full")
+        self.mode = "fixed"
+        self._coordinates = coordinates
+
+    def base_for(self, client: int) -> int:
+        """Return version 0: clients hold no later one."""
+        return 0
+
+    def knows(self, client: int) -> bool:
+        """Say whether the client has worked with the coordinates, and remembers them."""
+        return client in self._held
+
+    def to_bound(self, locations: Mapping[str, Tensor] | None, extra: int) -> float | None:
+        """Return the bytes of the values over their entropy bound."""
+        bound = entropy_bound(self._values())
+        return blob_size(self.blob(0)) / bound if bound else None
+
+    def _pack(self, base: int) -> bytes:
+        return encode(self._values())
+
+    def _values(self) -> Update:
+        return {VALUES: gather(self._weights, self._coordinates)}
 
 
 def raw_bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fl_app.held_tensor import hold, release
 from fl_app.messages import (
     TRAIN,
+    Answer,
     LocationQuery,
     MessageError,
     Order,
@@ -28,7 +29,7 @@ from fl_app.messages import (
 )
 from fl_app.models import ModelSpec
 from fl_app.privacy import Ledger, Release
-from fl_app.strategies.aggregate import first_bad_tensor, weighted_mean
+from fl_app.strategies.aggregate import RunningSum, first_bad_tensor
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.record import Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
@@ -99,8 +100,12 @@ class FedSGD(Strategy):
         self._releases: dict[int, Release] = {}
         self._grid: Grid | None = None
 
-    # What a strategy of this family may change: what happens before the orders, what is
-    # ordered, how updates are combined, how the model moves.
+    # What a strategy of this family may change: who takes part, what happens before the orders,
+    # what is ordered, how uploads are read and combined, how the model moves.
+
+    def draw(self, clients: list[int], server_round: int) -> list[int]:
+        """Return who of ``clients`` takes part, in their order."""
+        return sample(clients, self.fraction, seed=self._seed, round=server_round)
 
     def prepare(self, server_round: int, grid: Grid) -> None:
         """Do what must be done before the orders go out; whom the round shall do without is left out."""
@@ -119,9 +124,33 @@ class FedSGD(Strategy):
             model_spec=self._model.to_json() if base < 0 else "",
         )
 
-    def combine(self, updates: list[Update], weights: list[float]) -> Update:
-        """Return the mean by sample count."""
-        return weighted_mean(updates, weights)
+    def locations_for(self, client: int) -> ConfigRecord | None:
+        """Return what a training order to ``client`` encloses about positions."""
+        return self._locations
+
+    def plan(self) -> ConfigRecord | None:
+        """Return what all training orders of this round say beside the order."""
+        return None
+
+    def read(self, blob: bytes) -> Update:
+        """Return what a client uploaded."""
+        return decode(blob, self.weights, within=self.within)
+
+    def see(self, blob: bytes) -> Update:
+        """Return what an upload says of the weights, which is what an attacker works on."""
+        return self.read(blob)
+
+    def weigh(self, answer: Answer) -> float:
+        """Return how much an update counts: by samples."""
+        return float(answer.samples)
+
+    def settle(self, clients: list[int]) -> bool:
+        """Account for the sum over ``clients``, and say whether it may be used."""
+        return True
+
+    def average(self, total: RunningSum) -> Update:
+        """Return the mean."""
+        return total.over(total.weight)
 
     def step(self, mean: Update, server_round: int) -> Update:
         """Return the weights after a step of SGD with momentum and weight decay."""
@@ -149,10 +178,10 @@ class FedSGD(Strategy):
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
-        cohort = sample(list(present), self.fraction, seed=self._seed, round=server_round)
+        cohort = self.draw(list(present), server_round)
         self._sampled = {client: present[client] for client in cohort}
         self.records.append(RoundRecord(server_round))
-        if not cohort:
+        if not present:
             self._note("no client is there")
         self.prepare(server_round, grid)
         return self._messages(TRAIN, server_round, {c: self.downlink.base_for(c) for c in self._sampled})
@@ -162,33 +191,40 @@ class FedSGD(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the good updates and move the model; name the clients whose update was none."""
         record = self.records[-1]
+        self._sample = None
         good = self._collect(TRAIN, server_round, replies)
         for client in self._sampled.keys() - good.keys() - {failure.client for failure in record.failures}:
             self._fail(client, "no answer in time")
         self._charge(good)
 
-        updates: dict[int, Update] = {}
-        buffers: dict[int, Update] = {}
+        total, buffers, clients = RunningSum(), RunningSum(), list[int]()
         for client in sorted(good):
+            reply = good[client]
             try:
-                updates[client], buffers[client] = self._open(good[client])
+                update, beside = self._open(reply)
             except CodecError as error:
                 self._fail(client, str(error))
+                continue
+            if not clients:
+                self._sample = update, len(reply.update)
+            clients.append(client)
+            total.add(update, self.weigh(reply.answer))
+            buffers.add(beside, self.weigh(reply.answer))
         record.failures.sort(key=lambda failure: failure.client)
-        clients = sorted(updates)
-        self._sample = (updates[clients[0]], len(good[clients[0]].update)) if clients else None
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
-        if not clients:
-            self._note("no usable update: the model is unchanged")
+        if not self.settle(clients) or not clients:
+            self._note(
+                "no usable update: the model is unchanged" if not clients else "the model is unchanged"
+            )
             return hold(self.weights | self.buffers), None
 
-        weights = [float(good[client].answer.samples) for client in clients]
-        self.weights = self.step(self.combine([updates[c] for c in clients], weights), server_round)
+        self.weights = self.step(self.average(total), server_round)
         if self._exchange_buffers and self.buffers:
-            self.buffers = _like(weighted_mean([buffers[c] for c in clients], weights), self.buffers)
+            self.buffers = _like(buffers.over(buffers.weight), self.buffers)
         for client in clients:
             self._counted[client] = server_round
+        weights = [self.weigh(good[client].answer) for client in clients]
         record.train_loss = _mean([good[c].metrics.get("loss") for c in clients], weights)
         record.residual_norm = _mean(
             [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
@@ -239,11 +275,12 @@ class FedSGD(Strategy):
         """Make an order for every client, given the version that it builds on."""
         record, known = self.records[-1], dict[int, int]()
         buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
+        plan = self.plan() if kind == TRAIN else None
         messages = []
         for client, base in bases.items():
             model = self.downlink.blob(base)
-            locations = self._locations if kind == TRAIN else None
-            content = pack_order(self.order(server_round, client, base), model, buffers, locations)
+            locations = self.locations_for(client) if kind == TRAIN else None
+            content = pack_order(self.order(server_round, client, base), model, buffers, locations, plan)
             if query is not None:
                 add_query(content, query)
             record.downlink_bytes += content_bytes(content, known)
@@ -257,13 +294,14 @@ class FedSGD(Strategy):
         """Return answers by client; who lacks the model gets it, and is waited for once more."""
         good, lacking = self._sort(server_round, replies)
         if lacking and self._grid is not None:
-            messages = self._messages(kind, server_round, dict.fromkeys(lacking, -1), query)
+            bases = dict.fromkeys(lacking, self.downlink.nothing)
+            messages = self._messages(kind, server_round, bases, query)
             answered, still_lacking = self._sort(
                 server_round, self._grid.send_and_receive(messages, timeout=self._timeout)
             )
             good |= answered
             for client in still_lacking:
-                self._fail(client, "asked for the whole model again after it was sent")
+                self._fail(client, "asked for the model again after it was sent")
         return good
 
     def _sort(self, server_round: int, replies: Iterable[Message]) -> tuple[dict[int, Reply], list[int]]:
@@ -324,7 +362,7 @@ class FedSGD(Strategy):
 
     def _open(self, reply: Reply) -> tuple[Update, Update]:
         """Decode an update and the buffers that came with it, as floats to be averaged."""
-        update = decode(reply.update, self.weights, within=self.within)
+        update = self.read(reply.update)
         wanted = self.buffers if self._exchange_buffers else {}
         buffers = _floats(decode(reply.buffers, wanted)) if wanted else {}
         bad = first_bad_tensor(update) or first_bad_tensor(buffers)

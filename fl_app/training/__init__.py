@@ -2,9 +2,10 @@
 
 from fl_app.training import batch_norm
 from fl_app.training.epochs import run_epochs
-from fl_app.training.evaluation import evaluate
+from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.gradient import compute_gradient
 from fl_app.training.local_data import Augment, Batch, LocalData
+from fl_app.training.public_training import PublicRound
 from fl_app.training.rules import Differentiate, Loss, Rules, Step, backpropagate, cross_entropy, parameters
 from fl_app.training.schedules import Schedule, constant, piecewise
 from fl_app.training.trainer import Job, Trained, Trainer
@@ -13,9 +14,11 @@ __all__ = [
     "Augment",
     "Batch",
     "Differentiate",
+    "Evaluation",
     "Job",
     "LocalData",
     "Loss",
+    "PublicRound",
     "Rules",
     "Schedule",
     "Step",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
+from fl_app.coordinates import mask_coordinates
 from fl_app.selection import keep_only
 from fl_app.training.local_data import Batch
-from fl_app.training.rules import Differentiate, Loss, Step, backpropagate
+from fl_app.training.rules import Differentiate, Loss, Rules, Step, backpropagate
 from fl_app.types import Update
 
 
@@ -25,3 +27,11 @@ def train_only(masks: Mapping[str, Tensor], differentiate: Differentiate = backp
         return value, {name: keep_only(g, masks[name]) for name, g in gradient.items()}
 
     return at_masks
+
+
+def confine(rules: Rules, coordinates: Tensor | None, like: Mapping[str, Tensor]) -> Rules:
+    """Return rules under which only ``coordinates`` of the tensors ``like`` move; None: all."""
+    if coordinates is None:
+        return rules
+    masks = mask_coordinates(coordinates, like)
+    return replace(rules, differentiate=train_only(masks, rules.differentiate))

@@ -1,28 +1,56 @@
-"""How good a model is on the server's own test set."""
+"""How good a model is on the server's own samples."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.data import Samples, normalise, pixels
+from fl_app.training.ranking import auroc, balanced_accuracy
 
 _CHUNK = 500
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one pass over samples says of a model."""
+
+    accuracy: float
+    loss: float
+    """The mean over the samples."""
+    balanced_accuracy: float
+    auroc: float | None
+    """Of a model with two outputs, where both classes occur; a diverged one has none."""
 
 
 @torch.no_grad()
 def evaluate(
     model: nn.Module, samples: Samples, mean: tuple[float, ...], std: tuple[float, ...]
-) -> tuple[float, float]:
-    """Return accuracy and mean loss of ``model`` in the mode that it is in."""
+) -> Evaluation:
+    """Evaluate ``model`` in the mode that it is in."""
     first = next(model.parameters())
-    correct, loss = 0, 0.0
+    loss, predictions, margins = 0.0, [], []
     for start in range(0, len(samples), _CHUNK):
         indices = torch.arange(start, min(start + _CHUNK, len(samples)), device="cpu")
         part = samples.take(indices)
-        labels = part.labels.to(first.device)
         logits = model(normalise(pixels(part.inputs, first.device, first.dtype), mean, std))
-        correct += int((logits.argmax(1) == labels).sum())
-        loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-    return correct / len(samples), loss / len(samples)
+        loss += float(F.cross_entropy(logits, part.labels.to(first.device), reduction="sum"))
+        predictions.append(logits.argmax(1))
+        if logits.shape[1] == 2:
+            # not the softmax, which is in the same order but rounds confident samples to ties
+            margins.append(logits[:, 1] - logits[:, 0])
+    predicted, labels = torch.cat(predictions).cpu(), samples.labels.cpu()
+    return Evaluation(
+        accuracy=int((predicted == labels).sum()) / len(samples),
+        loss=loss / len(samples),
+        balanced_accuracy=balanced_accuracy(predicted, labels),
+        auroc=_area(torch.cat(margins).cpu(), labels) if margins else None,
+    )
+
+
+def _area(margins: Tensor, labels: Tensor) -> float | None:
+    ordered = not margins.isnan().any()
+    return auroc(margins, labels) if ordered and len(labels.unique()) == 2 else None

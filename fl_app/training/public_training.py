@@ -8,14 +8,15 @@ so neither costs any privacy.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fl_app.coordinates import flatten, gather, mask_coordinates
+from fl_app.coordinates import Sketch, flatten
 from fl_app.seeding import SERVER, generator_for
-from fl_app.training.constrained import train_only
+from fl_app.training.constrained import confine
 from fl_app.training.local_data import Batch, LocalData
 from fl_app.training.rules import Loss, Rules, Step, backpropagate, cross_entropy, parameters
 from fl_app.training.trainer import Job, Trainer
@@ -47,28 +48,48 @@ def sum_gradients(
 
 
 def public_update(
-    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, coordinates: Tensor
+    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, sketch: Sketch
 ) -> Tensor:
-    """Return what one round of a client's training on public data changes, when only ``coordinates`` move."""
-    masks = mask_coordinates(coordinates, parameters(model))
+    """Return what a client would send after one round of training on public data."""
     job = Job(
         round=1,
         lr=lr,
         generator=generator_for(data.seed, 1, data.client, "public"),
-        rules=Rules(differentiate=train_only(masks)),
+        rules=confine(Rules(), sketch.trained, parameters(model)),
     )
-    return gather(trainer(model, data, job).update, coordinates)
+    return sketch.take(trainer(model, data, job).update)
 
 
 def clipping_bound(
-    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, sets: Sequence[Tensor]
+    trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, sketches: Iterable[Sketch]
 ) -> float:
-    """Return the median L2 norm of `public_update` over sets of coordinates.
+    """Return the median L2 norm of `public_update` over sketches.
 
-    FL-TOP has one set; FL-BASIC takes a hundred random ones; FL-STD the whole vector.
+    FL-TOP and FL-STD have one; FL-BASIC takes a hundred random ones.
     """
-    updates = (public_update(trainer, model, data, lr=lr, coordinates=one) for one in sets)
+    updates = (public_update(trainer, model, data, lr=lr, sketch=one) for one in sketches)
     bound = statistics.median(float(torch.linalg.vector_norm(u, dtype=torch.float64)) for u in updates)
     if not bound > 0:
         raise ValueError(f"clipping_bound: the public round must change something, its norm is {bound}")
     return bound
+
+
+@dataclass(frozen=True)
+class PublicRound:
+    """The round that a server can go through by itself: a client's training, on public samples."""
+
+    trainer: Trainer
+    model: nn.Module
+    """With the weights that the federation starts from."""
+    data: LocalData
+    lr: float
+
+    def scores(self, steps: int, lr: float | None = None) -> Tensor:
+        """Return how much each coordinate moves in ``steps`` steps on all public samples at once."""
+        first = next(iter(parameters(self.model).values()))
+        batch = self.data.batch(torch.arange(len(self.data)), first.device, first.dtype)
+        return sum_gradients(self.model, batch, lr=lr or self.lr, steps=steps)
+
+    def bound(self, sketches: Iterable[Sketch]) -> float:
+        """Return the clipping bound for what is sent."""
+        return clipping_bound(self.trainer, self.model, self.data, lr=self.lr, sketches=sketches)

@@ -114,7 +114,11 @@ def sightings_of(overrides: str):
     parts = server_parts(text)
     strategy = parts.strategy
     auditor = Auditor(
-        rounds=[1], clients=[0], model=lambda: (strategy.weights, strategy.buffers), batch_size=1
+        rounds=[1],
+        clients=[0],
+        model=lambda: (strategy.weights, strategy.buffers),
+        read=strategy.see,
+        batch_size=1,
     )
     grid = InlineGrid(app, 2, run_config={"overrides": text}, node_config={"allow-audit": True})
     strategy.start(

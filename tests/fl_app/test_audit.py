@@ -35,7 +35,11 @@ def audited(overrides: str = "", *, allow: bool = True, rounds=(2,), clients=(3,
     grid = InlineGrid(app, 5, run_config={"overrides": text}, node_config={"allow-audit": allow})
     strategy, seen_by_strategy = parts.strategy, Wiretap()
     auditor = Auditor(
-        rounds=rounds, clients=clients, model=lambda: (strategy.weights, strategy.buffers), **settings
+        rounds=rounds,
+        clients=clients,
+        model=lambda: (strategy.weights, strategy.buffers),
+        read=strategy.see,
+        **settings,
     )
     strategy.start(
         grid=TappedGrid(TappedGrid(grid, auditor), seen_by_strategy),

@@ -93,7 +93,7 @@ def test_a_defended_federation_learns(defense):
 
     def loss(weights: Update) -> float:
         model.load_state_dict(weights)
-        return evaluate(model, dataset.train, dataset.mean, dataset.std)[1]
+        return evaluate(model, dataset.train, dataset.mean, dataset.std).loss
 
     before = loss({name: tensor.clone() for name, tensor in model.state_dict().items()})
     assert loss(dict(parts.strategy.weights)) < 0.8 * before

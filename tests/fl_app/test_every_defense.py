@@ -48,7 +48,12 @@ def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
     text = f"{SMALL} {overrides}"
     parts = server_parts(text)
     auditor = Auditor(
-        rounds="all", clients="all", model=lambda: (parts.strategy.weights, {}), batch_size=3, contrast=True
+        rounds="all",
+        clients="all",
+        model=lambda: (parts.strategy.weights, {}),
+        read=parts.strategy.see,
+        batch_size=3,
+        contrast=True,
     )
     grid = InlineGrid(
         app, parts.config["clients"], run_config={"overrides": text}, node_config={"allow-audit": True}

@@ -88,7 +88,11 @@ def watched(overrides: str, asked: int | None, *, allow: bool = True) -> tuple[l
     parts = server_parts(text)
     strategy = parts.strategy
     auditor = Auditor(
-        rounds="all", clients=[2], model=lambda: (strategy.weights, strategy.buffers), batch_size=asked
+        rounds="all",
+        clients=[2],
+        model=lambda: (strategy.weights, strategy.buffers),
+        read=strategy.see,
+        batch_size=asked,
     )
     grid = InlineGrid(app, 5, run_config={"overrides": text}, node_config={"allow-audit": allow})
     strategy.start(

@@ -46,7 +46,7 @@ def test_the_other_accountant_gives_less_for_the_same_rounds():
 def test_noise_for_a_budget_lasts_for_its_rounds_and_for_no_more_than_a_few():
     sigma = calibrate(1.0, DELTA, RATE, 200)
     assert sigma == pytest.approx(1.35, abs=0.015)
-    shares = NoiseShares(whole_noise(sigma, 67), 100, 67)
+    shares = NoiseShares(whole_noise(sigma, 100), 100, 67)
     account, rounds = ClientAccount(DELTA, limit=1.0), 0
     while account.allows(rate=RATE, multiplier=shares.least()):
         account.charge(rate=RATE, multiplier=shares.of_sum(100))

@@ -47,8 +47,8 @@ def test_the_noise_has_the_deviation_of_the_share(source):
 def test_the_sum_over_a_cohort_has_the_noise_of_the_whole():
     n, clients, clip = 50_000, 30, 2.0
     for shares, survivors, expected in (
-        (NoiseShares(1.35, clients, 21), 21, 1.35),
-        (NoiseShares(1.35, clients, 21), 30, 1.35 * math.sqrt(30 / 21)),
+        (NoiseShares(1.35, clients, 21), 21, 1.35 * math.sqrt(21 / 20)),
+        (NoiseShares(1.35, clients, 21), 30, 1.35 * math.sqrt(30 / 20)),
         (NoiseShares(1.35, clients, 21, "cohort"), 30, 1.35),
         (NoiseShares(1.35, clients), 30, 1.35),
     ):

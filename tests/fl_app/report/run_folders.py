@@ -72,6 +72,21 @@ def write_run(
     return folder
 
 
+def with_two_classes(result: dict[str, Any]) -> None:
+    """Make the run one that tells two classes apart."""
+    for row in result["rounds"]:
+        row["balanced_accuracy"], row["auroc"] = 0.9 * row["accuracy"], 0.5 + row["accuracy"] / 2
+    result["summary"] |= {key: result["rounds"][-1][key] for key in ("balanced_accuracy", "auroc")}
+
+
+def with_validation(result: dict[str, Any]) -> None:
+    """Let validation samples choose the second round, which is not the best on the test samples."""
+    for row in result["rounds"]:
+        row["validation_accuracy"] = 0.8 if row["round"] == 2 else 0.3
+    best = result["rounds"][1]["accuracy"]
+    result["summary"] |= {"best_accuracy": best, "best_round": 2, "best_chosen_by": "validation"}
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """Return the result as the run wrote it, without the report's reader."""
     return json.loads((folder / "result.json").read_text())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsed_page import ParsedPage
 from rich.console import Console
-from run_folders import read_result
+from run_folders import read_result, with_two_classes, with_validation
 
 from fl_app.report import compare_runs, comparison_rows, comparison_table, find_runs, write_report
 from fl_app.report.comparison import show_spread, spread_of
@@ -20,6 +20,13 @@ from fl_app.report.formats import format_bytes, format_percent
 @pytest.fixture
 def three_seeds(make_run) -> list[Path]:
     return [make_run(f"seed{s}", seed=s, rounds=3) for s in range(3)]
+
+
+def terminal_table(runs: list[Path], width: int = 140) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(comparison_table(comparison_rows(runs)))
+    return capture.get()
 
 
 def with_k(k: float):
@@ -127,6 +134,45 @@ def test_the_page_shows_every_number_of_a_row(three_seeds, make_run, tmp_path):
     assert page.unbalanced == []
 
 
+def test_best_accuracies_say_what_chose_them(make_run, tmp_path):
+    runs = [make_run("a", change=with_validation), make_run("b", defense="none")]
+    page = ParsedPage(compare_runs(runs, tmp_path / "c.html"))
+    best = [100 * read_result(run)["summary"]["best_accuracy"] for run in runs]
+    assert [row[5] for row in page.tables[0][2:]] == [
+        f"{best[0]:.1f} % by validation",
+        f"{best[1]:.1f} % by test",
+    ]
+    text = terminal_table(runs)
+    assert f"{best[0]:.1f} val." in text
+    assert f"{best[1]:.1f} test" in text
+
+
+def test_scores_of_two_classes_are_shown_where_there_are_two(make_run, tmp_path):
+    def two(result):
+        with_two_classes(result)
+
+    def many(result):
+        # every task has it, but it is shown beside the area alone
+        result["summary"]["balanced_accuracy"] = 0.1234
+
+    runs = [make_run(f"two{seed}", seed=seed, change=two) for seed in range(2)]
+    runs.append(make_run("many", defense="none", change=many))
+    _, titles, first, second = ParsedPage(compare_runs(runs, tmp_path / "c.html")).tables[0]
+    assert titles[5:9] == ["best", "balanced", "AUROC", "up / round"]
+    summaries = [read_result(run)["summary"] for run in runs[:2]]
+    balanced, area = ([summary[key] for summary in summaries] for key in ("balanced_accuracy", "auroc"))
+    assert first[6] == f"{100 * statistics.mean(balanced):.1f} ± {100 * statistics.stdev(balanced):.1f} %"
+    assert first[7] == f"{statistics.mean(area):.3f} ± {statistics.stdev(area):.3f}"
+    assert second[6:8] == ["–", "–"]
+    text = terminal_table(runs)
+    assert f"{100 * statistics.mean(balanced):.1f}±{100 * statistics.stdev(balanced):.1f}" in text
+    assert f"{statistics.mean(area):.3f}±{statistics.stdev(area):.3f}" in text
+    assert "12.3" not in text
+    _, titles, *_ = ParsedPage(compare_runs(runs[2:], tmp_path / "d.html")).tables[0]
+    assert "AUROC" not in titles
+    assert "AUROC" not in terminal_table(runs[2:])
+
+
 def test_the_page_loads_nothing_and_its_script_is_allowed_by_its_hash(make_run, tmp_path):
     path = compare_runs([make_run()], tmp_path / "c.html")
     page = ParsedPage(path)
@@ -180,20 +226,14 @@ def test_hostile_names_are_text_in_the_page_and_in_the_terminal(make_run, tmp_pa
     page = ParsedPage(compare_runs([run], tmp_path / "c.html"))
     assert page.tables[0][2][0] == name
     assert len(page.named("script")) == 1
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(comparison_table(comparison_rows([run])))
-    assert name in capture.get()
+    assert name in terminal_table([run], width=200)
 
 
 def test_the_terminal_table_shows_the_same_numbers(three_seeds):
-    console = Console(width=140)
-    with console.capture() as capture:
-        console.print(comparison_table(comparison_rows(three_seeds)))
     results = [read_result(run) for run in three_seeds]
     accuracy = [100 * r["summary"]["accuracy"] for r in results]
     leak = [max(r["attacks"][1]["psnr"]) for r in results]
-    text = capture.get()
+    text = terminal_table(three_seeds)
     assert f"{statistics.mean(accuracy):.1f}±{statistics.stdev(accuracy):.1f}" in text
     assert f"{statistics.mean(leak):.2f}±{statistics.stdev(leak):.2f}" in text
     assert "0, 1, 2" in text

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from parsed_page import ParsedPage
 from PIL import Image
-from run_folders import read_result, write_run
+from run_folders import read_result, with_two_classes, with_validation, write_run
 
 from fl_app.report import write_report
 from fl_app.report.formats import format_bytes
@@ -95,6 +95,31 @@ class TestWords:
         assert f"{format_bytes(dense)}, both ways" in traffic
         assert f"{dense / (up + down):.3g}× fewer" in traffic
         assert f"up {dense / 2 / up:.3g}×, down {dense / 2 / down:.3g}×" in traffic
+
+    def test_says_what_chose_the_best_round(self, make_run):
+        folder = make_run("validated", change=with_validation)
+        page, rounds = report(folder), read_result(folder)["rounds"]
+        best = f"{100 * rounds[1]['accuracy']:.1f} %"
+        assert f"the best was {best} (chosen by validation), in round 2." in page.cards[QUESTIONS[2]]
+        assert [row["validation"] for row in page.table_with("validation")][:3] == [
+            "30.0 %",
+            "80.0 %",
+            "30.0 %",
+        ]
+        plain = report(make_run("plain"))
+        assert "(chosen by test), in round" in plain.cards[QUESTIONS[2]]
+        assert "validation" not in plain.text
+
+    def test_two_classes_have_a_balanced_accuracy_and_an_area(self, make_run):
+        folder = make_run("two", change=with_two_classes)
+        page, result = report(folder), read_result(folder)
+        summary = result["summary"]
+        balanced, area = f"{100 * summary['balanced_accuracy']:.1f} %", f"{summary['auroc']:.3f}"
+        assert f"Balanced over the two classes {balanced}, AUROC {area}." in page.cards[QUESTIONS[2]]
+        for row, entry in zip(page.table_with("AUROC"), result["rounds"], strict=True):
+            assert row["balanced"] == f"{100 * entry['balanced_accuracy']:.1f} %"
+            assert row["AUROC"] == f"{entry['auroc']:.3f}"
+        assert "AUROC" not in report(make_run("many")).text
 
     def test_each_attack_has_its_worst_and_mean_scores(self, make_run):
         def change(result):

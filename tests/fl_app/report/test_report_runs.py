@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from run_folders import read_result
+from run_folders import read_result, with_two_classes, with_validation
 
 from fl_app.report import find_runs, load_run
 
@@ -57,6 +57,42 @@ def test_counts_rounds_where_the_summary_is_missing(make_run):
     assert run.seconds == sum(r["seconds"] for r in rounds)
     # four bytes a number, both directions, ten clients in each of twelve rounds
     assert run.dense_bytes == 4 * 15826 * 2 * 10 * 12
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_best_round_is_told_with_what_chose_it(make_run, complete):
+    def validated(result):
+        with_validation(result)
+        if not complete:
+            del result["summary"]
+
+    run = load_run(make_run("validated", change=validated))
+    accuracies = [row["accuracy"] for row in read_result(run.folder)["rounds"]]
+    assert (run.best_accuracy, run.best_round, run.best_chosen_by) == (accuracies[1], 2, "validation")
+    assert run.best_accuracy < max(accuracies)
+
+    def plain(result):
+        # two rounds are equally good: the first one counts
+        result["rounds"][4]["accuracy"] = result["rounds"][7]["accuracy"] = 0.99
+        result["summary"]["best_accuracy"] = 0.99
+        if not complete:
+            del result["summary"]
+
+    run = load_run(make_run("plain", change=plain))
+    assert (run.best_accuracy, run.best_round, run.best_chosen_by) == (0.99, 5, "test")
+
+
+def test_scores_of_two_classes_are_those_of_the_last_evaluation(make_run):
+    def change(result):
+        with_two_classes(result)
+        del result["summary"]
+        # the last round was not evaluated, and the one before has diverged
+        result["rounds"][-1].update(accuracy=None, balanced_accuracy=None, auroc=None)
+        result["rounds"][-2].update(balanced_accuracy=0.5, auroc=None)
+
+    run = load_run(make_run(change=change))
+    assert (run.two_classes, run.balanced_accuracy, run.auroc) == (True, 0.5, None)
+    assert not load_run(make_run("other")).two_classes
 
 
 def test_buffers_belong_to_a_dense_exchange(make_run):

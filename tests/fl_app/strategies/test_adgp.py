@@ -335,6 +335,7 @@ def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belong
         rounds=[1],
         clients="all",
         model=lambda: (parts.strategy.weights, parts.strategy.buffers),
+        read=parts.strategy.see,
         batch_size=1,
     )
     config = {"overrides": text}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fl_app.coordinates import draw_coordinates, flatten, mask_coordinates, scatter, top_coordinates
+from fl_app.coordinates import Chosen, draw_coordinates, flatten, mask_coordinates, scatter, top_coordinates
 from fl_app.data import Samples
 from fl_app.models import mlp
 from fl_app.seeding import generator_for
@@ -68,9 +68,9 @@ def test_only_the_chosen_coordinates_move_and_as_if_the_others_were_put_back(mod
         weights[chosen] = moved[chosen]
     nn.utils.vector_to_parameters(start, model.parameters())
     trainer = run_epochs(steps=5, batch_size=10)
-    change = public_update(trainer, model, data, lr=0.3, coordinates=chosen)
+    change = public_update(trainer, model, data, lr=0.3, sketch=Chosen(chosen))
     torch.testing.assert_close(change, (weights - start)[chosen], rtol=1e-4, atol=1e-6)
-    bound = clipping_bound(trainer, model, data, lr=0.3, sets=[chosen])
+    bound = clipping_bound(trainer, model, data, lr=0.3, sketches=[Chosen(chosen)])
     assert bound == pytest.approx(float((weights - start).norm()), rel=1e-4)
 
 
@@ -90,7 +90,7 @@ def test_with_all_coordinates_it_is_standard_training_bit_for_bit(model, data):
     everything = torch.arange(flatten(like).numel())
     trainer = run_epochs(epochs=2, batch_size=3)
     plain = trainer(model, data, Job(round=1, lr=0.2, generator=generator_for(0, 1, 0, "rules"))).update
-    ours = public_update(trainer, model, data, lr=0.2, coordinates=everything)
+    ours = public_update(trainer, model, data, lr=0.2, sketch=Chosen(everything))
     assert torch.equal(ours, flatten(plain))
     again = scatter(ours, everything, like)
     assert all(torch.equal(again[name], plain[name]) for name in plain)
@@ -100,9 +100,9 @@ def test_the_bound_for_random_sets_is_the_median(model, data):
     n = flatten(parameters(model)).numel()
     sets = [draw_coordinates(n, 15, seed) for seed in range(9)]
     trainer = run_epochs(steps=3, batch_size=10)
-    norms = [float(public_update(trainer, model, data, lr=0.2, coordinates=one).norm()) for one in sets]
+    norms = [float(public_update(trainer, model, data, lr=0.2, sketch=Chosen(one)).norm()) for one in sets]
     assert len(set(norms)) == 9
-    bound = clipping_bound(trainer, model, data, lr=0.2, sets=sets)
+    bound = clipping_bound(trainer, model, data, lr=0.2, sketches=map(Chosen, sets))
     assert bound == pytest.approx(statistics.median(norms), rel=1e-6)
 
 
@@ -110,8 +110,8 @@ def test_chosen_coordinates_move_further_than_random_ones(model, data):
     chosen = top_coordinates(sum_gradients(model, whole_batch(data), lr=0.2, steps=5), 0.1)
     trainer, n = run_epochs(steps=5, batch_size=10), flatten(parameters(model)).numel()
     random = [draw_coordinates(n, len(chosen), seed) for seed in range(11)]
-    top = clipping_bound(trainer, model, data, lr=0.2, sets=[chosen])
-    assert top > 1.5 * clipping_bound(trainer, model, data, lr=0.2, sets=random)
+    top = clipping_bound(trainer, model, data, lr=0.2, sketches=[Chosen(chosen)])
+    assert top > 1.5 * clipping_bound(trainer, model, data, lr=0.2, sketches=map(Chosen, random))
 
 
 def test_a_public_round_that_changes_nothing_has_no_bound(model, data):
@@ -119,6 +119,6 @@ def test_a_public_round_that_changes_nothing_has_no_bound(model, data):
         nn.init.zeros_(p)
     dead = torch.tensor([0])  # behind a ReLU that is off
     with pytest.raises(ValueError, match="clipping_bound: the public round must change something"):
-        clipping_bound(run_epochs(steps=1), model, data, lr=0.1, sets=[dead])
+        clipping_bound(run_epochs(steps=1), model, data, lr=0.1, sketches=[Chosen(dead)])
     with pytest.raises(ValueError, match="sum_gradients: steps must be at least 1"):
         sum_gradients(model, whole_batch(data), lr=0.1, steps=0)

@@ -1,0 +1,26 @@
+"""The FL-TOP family, as a client sees it: which vector it sends (Kerkouche et al., UAI 2021)."""
+
+from __future__ import annotations
+
+from fl_app.coordinates import everything, fixed_coordinates, measurements, random_coordinates
+from fl_app.defenses.defense import Defense
+
+
+def fl_std() -> Defense:
+    """Send the whole update."""
+    return Defense(scheme=everything())
+
+
+def fl_top(share: float) -> Defense:
+    """Train and send the coordinates that were agreed on, ``share`` of all."""
+    return Defense(scheme=fixed_coordinates(share))
+
+
+def fl_basic(share: float) -> Defense:
+    """Train and send ``share`` of all coordinates, others in every round."""
+    return Defense(scheme=random_coordinates(share))
+
+
+def fl_cs(share: float) -> Defense:
+    """Train everything and send measurements, as many as ``share`` of all coordinates."""
+    return Defense(scheme=measurements(share))

@@ -1,0 +1,41 @@
+"""FL-CS on Flower: random measurements of the update, and a sparse update that explains their mean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from fl_app.coordinates import Sketch, measurements
+from fl_app.strategies.fl_std import FLStd, round_seed
+from fl_app.types import Update
+
+logger = logging.getLogger(__name__)
+
+
+class FLCS(FLStd):
+    """Clients send measurements, as many as ``share`` of all coordinates (Kerkouche et al., FL-CS).
+
+    They train everything. Measurements are linear: the server averages them, and looks for
+    the sparse change only once a round. The whole model goes down.
+    """
+
+    def __init__(self, *args: Any, share: float, seed: int = 0, **kwargs: Any) -> None:
+        self._scheme, self._public_seed = measurements(share), seed
+        super().__init__(*args, seed=seed, **kwargs)
+
+    def sketch_of(self, server_round: int) -> Sketch:
+        """Return this round's measurements."""
+        return self._scheme(self.total_entries, round_seed(self._public_seed, server_round), None)
+
+    def step(self, mean: Update, server_round: int) -> Update:
+        """Return the weights after the change that was found, and say what finding it took."""
+        start = time.process_time()
+        weights = super().step(mean, server_round)
+        logger.info(
+            "round %d: reconstruction from %d measurements took %.1f CPU s",
+            server_round,
+            self.sketch.size,
+            time.process_time() - start,
+        )
+        return weights

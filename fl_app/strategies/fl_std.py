@@ -1,0 +1,170 @@
+"""FL-STD on Flower, and the base of the FL-TOP family: clients send vectors, and count alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from fl_app.coordinates import Everything, Sketch
+from fl_app.messages import VALUES, Answer, Plan, pack_plan
+from fl_app.privacy import ClientLevel, NoiseShares
+from fl_app.secagg import smallest_threshold
+from fl_app.seeding import SERVER, generator_for, seed_for
+from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.fed_avg import FedAvg
+from fl_app.training import PublicRound, parameters
+from fl_app.types import Update
+from fl_app.wire import decode
+
+
+class BudgetSpent(Exception):
+    """One more round would cost more privacy than there is; nothing of it has begun."""
+
+
+class FLStd(FedAvg):
+    """FedAvg in which every client counts the same (Kerkouche et al., UAI 2021, FL-STD).
+
+    An upload is one vector, the `Sketch` of an update. With ``privacy`` each client
+    clips it to an L2 norm and adds its share of the noise; the server draws
+    clients by coins, divides by the number that it expects, and stops before the budget
+    would be passed. Clients keep nothing between rounds.
+    """
+
+    bound_sketches = 1
+    """Over how many rounds' sketches the clipping bound is taken."""
+
+    def __init__(
+        self,
+        *args: Any,
+        public: PublicRound,
+        privacy: ClientLevel | None = None,
+        downlink: str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        if downlink not in ("auto", "full"):
+            raise ValueError(
+                f"{type(self).__name__}: clients keep no model: downlink must be full, got {downlink!r}"
+            )
+        super().__init__(*args, downlink="full", **kwargs)
+        self.privacy = privacy
+        self.public = public
+        self.total_entries = sum(p.numel() for p in parameters(public.model).values())
+        self.account = None if privacy is None else privacy.account()
+        self.sketch = self.sketch_of(1)
+        self.clip = 0.0
+        if privacy is not None:
+            self.clip = privacy.clip or public.bound(
+                self.sketch_of(r) for r in range(1, self.bound_sketches + 1)
+            )
+        self.start_hash = ""
+        """Of the version 0 that clients make by themselves; "" if they need not."""
+        self.coordinates_hash = ""
+        """Of the coordinates that were agreed on; "" if there are none."""
+        self._drawn: list[int] = []
+
+    # What a scheme of the family may change.
+
+    def sketch_of(self, server_round: int) -> Sketch:
+        """Return what clients send in a round."""
+        return Everything(self.total_entries)
+
+    # The round.
+
+    def draw(self, clients: list[int], server_round: int) -> list[int]:
+        """Return who takes part: by coins of their own, or a set number. Nobody if the budget is spent."""
+        if self.privacy is None or self.privacy.sampling == "fixed":
+            drawn = super().draw(clients, server_round)
+        else:
+            drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
+        if self.privacy is not None and self.account is not None:
+            least = self._shares(len(drawn)).least()
+            if not self.account.allows(rate=self.privacy.rate, multiplier=least):
+                raise BudgetSpent(
+                    f"stopped before round {server_round}: it would bring epsilon to "
+                    f"{self.account.after(rate=self.privacy.rate, multiplier=least):.4g}, the budget is "
+                    f"{self.account.limit:g}"
+                )
+        return drawn
+
+    def prepare(self, server_round: int, grid: Grid) -> None:
+        """Leave the round out if too few were drawn; that is charged, since it can be seen."""
+        self.sketch = self.sketch_of(server_round)
+        self._drawn = list(self._sampled)
+        if self.privacy is not None and len(self._sampled) < self.privacy.min_clients:
+            self._note(
+                f"{len(self._sampled)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
+            )
+            self._sampled, self._drawn = {}, []
+
+    def plan(self) -> ConfigRecord | None:
+        """Return what all orders say of the vector."""
+        return pack_plan(
+            Plan(
+                start=self.start_hash,
+                coordinates=self.coordinates_hash,
+                seed=round_seed(self._seed, self.records[-1].round),
+                cohort=len(self._drawn),
+                clip=self.clip,
+            )
+        )
+
+    def read(self, blob: bytes) -> Update:
+        """Return the vector that a client uploaded."""
+        like = torch.empty(self.sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
+        return decode(blob, {VALUES: like})
+
+    def see(self, blob: bytes) -> Update:
+        """Return the update that a vector stands for."""
+        return self.sketch.restore(self.read(blob)[VALUES], self.weights)
+
+    def weigh(self, answer: Answer) -> float:
+        """Return 1: how many samples a client has is its own affair."""
+        return 1.0
+
+    def settle(self, clients: list[int]) -> bool:
+        """Charge the round, and refuse a sum that too few clients' noise protects to stay within the budget."""
+        if self.privacy is None or self.account is None:
+            return True
+        shares, rate = self._shares(len(self._drawn)), self.privacy.rate
+        multiplier = shares.of_sum(len(clients)) if clients else shares.least()
+        usable = self.account.allows(rate=rate, multiplier=multiplier)
+        if not usable:
+            self._note(
+                f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"
+            )
+            multiplier = shares.least()
+        self.account.charge(
+            rate=rate,
+            multiplier=multiplier,
+            cohort=self._drawn,
+            server_multiplier=shares.for_server(len(clients)),
+        )
+        record = self.records[-1]
+        record.epsilon, record.epsilon_server = self.account.epsilon, self.account.epsilon_server
+        return usable
+
+    def average(self, total: RunningSum) -> Update:
+        """Return the sum over the number of clients; over the expected number if they were drawn by coins."""
+        counted = round(total.weight)
+        return total.over(counted if self.privacy is None else self.privacy.divisor(counted))
+
+    def step(self, mean: Update, server_round: int) -> Update:
+        """Return the weights after the mean change."""
+        change = self.sketch.restore(mean[VALUES], self.weights)
+        return super().step(change, server_round)
+
+    def _shares(self, cohort: int) -> NoiseShares:
+        if self.privacy is None:
+            raise ValueError(f"{type(self).__name__}: there is no noise to share")
+        cohort = max(
+            cohort, self.privacy.min_clients
+        )  # smaller ones are left out, and charged as if they were not
+        return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
+
+
+def round_seed(seed: int, server_round: int) -> int:
+    """Return the public seed of a round's random coordinates."""
+    return seed_for(seed, server_round, SERVER, "coordinates")

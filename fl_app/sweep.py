@@ -1,0 +1,123 @@
+"""A sweep: one run per cell, each in a folder that is named by its config.
+
+A cell is finished if its folder says so and bears the config's hash; it is not run
+again, so a sweep goes on where it was interrupted. Processes that run the same
+sweep share the work: what another one has locked is left to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from omegaconf import OmegaConf
+
+from fl_app.cell_lock import claim
+from fl_app.config_hash import hash_config
+from fl_app.job import is_done, run_job
+from fl_app.overrides import ConfigError, compose, join_overrides
+
+logger = logging.getLogger(__name__)
+
+_HASH_DIGITS = 8
+_LOOK_AGAIN_SECONDS = 2.0
+
+
+class Cell(NamedTuple):
+    """One run of a sweep: what it is, and the folder of the whole sweep."""
+
+    overrides: list[str]
+    sweep_folder: Path
+
+
+class SweepEnd(NamedTuple):
+    """The folders of the finished cells, in the order of the cells, and what the failed ones are."""
+
+    finished: list[Path]
+    failed: list[str]
+
+
+class _Outcome(NamedTuple):
+    words: str
+    folder: Path | None = None
+    """Of a cell that is finished."""
+    left: bool = False
+    """To another process; what became of it has to be looked up."""
+
+
+def run_sweep(cells: Sequence[Cell], say: Callable[[str], None]) -> SweepEnd:
+    """Run the cells that are not finished, and tell ``say`` a line about every one.
+
+    A cell that fails does not stop the others. One that another process works on is
+    looked at again when there is nothing else to do.
+    """
+    names = _names(cells)
+    outcomes: dict[int, _Outcome] = {}
+    waiting = list(range(len(cells)))
+    while waiting:
+        for i in waiting:
+            outcome = _attempt(cells[i])
+            if outcome != outcomes.get(i):
+                say(f"cell {i + 1} of {len(cells)}: {names[i]}: {outcome.words}")
+            outcomes[i] = outcome
+        waiting = [i for i in waiting if outcomes[i].left]
+        if waiting:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+    folders = [outcomes[i].folder for i in range(len(cells))]
+    return SweepEnd(
+        # a cell that is named twice has one folder
+        finished=list(dict.fromkeys(folder for folder in folders if folder is not None)),
+        failed=[name for name, folder in zip(names, folders, strict=True) if folder is None],
+    )
+
+
+def cell_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a cell's folder: what tells cells apart most often, and its hash's first digits."""
+    chosen = [config["choices"].get(group) for group in ("defense", "dp")]
+    words = [chosen[0], *(word for word in chosen[1:] if word not in (None, "none"))]
+    return "-".join([*words, f"s{config['seed']}", hash_config(config)[:_HASH_DIGITS]])
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    """Say what every cell is, in the overrides that not all of them have."""
+    common = set.intersection(*(set(cell.overrides) for cell in cells))
+    return [
+        " ".join(o for o in cell.overrides if o not in common) or join_overrides(cell.overrides)
+        for cell in cells
+    ]
+
+
+def _attempt(cell: Cell) -> _Outcome:
+    start = time.perf_counter()
+    try:
+        config = _config(cell)
+        folder = cell.sweep_folder / cell_name(config)
+        if is_done(folder, config, sweep=True):
+            return _Outcome("skipped, finished already", folder)
+        with claim(folder.with_name(f"{folder.name}.lock")) as other:
+            if other is not None:
+                return _Outcome(f"left to {other}", left=True)
+            if is_done(folder, config, sweep=True):  # by now
+                return _Outcome("skipped, finished already", folder)
+            if folder.exists():  # of a run that was cut short: nothing of it may be taken for the new one's
+                shutil.rmtree(folder)
+            run_job(cell.overrides, folder=folder, sweep=True)
+            if not is_done(folder, config, sweep=True):
+                raise RuntimeError(f"{folder}: the run ended, but its result.json does not say so")
+    except Exception as error:
+        mendable = isinstance(error, ValueError | OSError)
+        logger.log(logging.DEBUG if mendable else logging.ERROR, "a cell failed", exc_info=True)
+        reason = str(error) if mendable else f"{type(error).__name__}: {error}"
+        return _Outcome(f"failed after {time.perf_counter() - start:.1f} s: {reason}")
+    return _Outcome(f"finished in {time.perf_counter() - start:.1f} s", folder)
+
+
+def _config(cell: Cell) -> dict[str, Any]:
+    cfg = compose(join_overrides(cell.overrides))
+    if cfg.run_dir is not None:
+        raise ConfigError("run_dir: a sweep names the folders of its cells; expected hydra.sweep.dir instead")
+    return cast(dict[str, Any], OmegaConf.to_container(cfg))

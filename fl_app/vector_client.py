@@ -1,0 +1,124 @@
+"""A client of the FL-TOP family: it sends a vector, and holds no model between rounds.
+
+What it remembers is the coordinates that were agreed on, packed, by their hash. The initial
+weights it makes from the run's seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fl_app import client_state
+from fl_app.client import Client, Start, evidence
+from fl_app.client_state import ClientState, Work
+from fl_app.coordinates import Sketch, flatten, scatter
+from fl_app.fingerprint import hash_tensors
+from fl_app.messages import VALUES, Answer, MessageError, Order, Parcel, Plan, Reply
+from fl_app.seeding import generator_for
+from fl_app.training import parameters
+from fl_app.training.constrained import confine
+from fl_app.types import Update
+from fl_app.wire import decode, decode_masks, encode
+
+
+@dataclass(frozen=True)
+class VectorClient(Client):
+    """One client whose defense has a scheme."""
+
+    def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
+        """Train as ordered and send the vector that stands for the update."""
+        order, plan = self._accept(parcel), self._plan(parcel)
+        state = client_state.load(records, order.model_hash, self.parts.device)
+        known = parcel.locations or state.coordinates
+        if plan.coordinates and not known:
+            return Reply(Answer(order.round, self.client, need_model=True)), None
+        start, sketch = self._begin(parcel, plan, state, known)
+        work = self._compute(start, parcel, sketch)
+        values = sketch.take(work.update)
+        update = self._pack(values, order, plan)
+        kept = ClientState(
+            buffers=work.buffers if self.parts.bn == "local" else {},
+            coordinates=known if plan.coordinates else b"",
+        )
+        client_state.save(records, order.model_hash, kept)
+        reply = Reply(
+            answer=self._answer(work),
+            update=update,
+            buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
+            # what was measured on the data itself would leave without noise
+            metrics={"loss": work.loss} if self.parts.privacy is None else {},
+        )
+        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _plan(self, parcel: Parcel) -> Plan:
+        if parcel.plan is None:
+            raise MessageError(f"client {self.client}: the order has no plan, and its vector needs one")
+        return parcel.plan
+
+    def _begin(self, parcel: Parcel, plan: Plan, state: ClientState, known: bytes) -> tuple[Start, Sketch]:
+        """Return what the round starts from, and what is to be sent."""
+        parts, order = self.parts, parcel.order
+        model = self._model(order)
+        like = {name: p.detach() for name, p in parameters(model).items()}
+        fixed = self._coordinates(plan, known, like) if plan.coordinates else None
+        if parts.defense.scheme is None:
+            raise ValueError(f"client {self.client}: its defense has no scheme")
+        sketch = parts.defense.scheme(sum(p.numel() for p in like.values()), plan.seed, fixed)
+        if order.base < 0:
+            weights = self._weights(order, parcel.model, state, model)
+        elif fixed is None:
+            raise MessageError(f"client {self.client}: keeps no version {order.base} of the model")
+        else:
+            weights = parts.restored.get(
+                parcel.model,
+                {},
+                lambda: self._from_start(plan, decode_values(parcel.model, fixed, like), fixed),
+            )
+        return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
+
+    def _coordinates(self, plan: Plan, blob: bytes, like: Update) -> Tensor:
+        """Return the coordinates that were agreed on, if they are the ones that the server means."""
+
+        def unpack() -> Update:
+            return {VALUES: torch.nonzero(flatten(decode_masks(blob, like))).flatten().cpu()}
+
+        coordinates = self.parts.located.get(blob, {}, unpack)[VALUES]
+        if hash_tensors([coordinates]) != plan.coordinates:
+            raise MessageError(f"client {self.client}: its coordinates are not those of the order")
+        return coordinates
+
+    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor) -> Update:
+        start = self.parts.start()
+        if hash_tensors(start.values()) != plan.start:
+            raise MessageError(
+                f"client {self.client}: the initial weights that it makes are not the server's; "
+                "both need the same seed, init, model and versions"
+            )
+        return scatter(values, coordinates, start)
+
+    def _compute(self, start: Start, parcel: Parcel, sketch: Sketch) -> Work:
+        like = start.weights
+        return self._work(start, parcel, confine(self.parts.defense.rules, sketch.trained, like))
+
+    def _answer(self, work: Work) -> Answer:
+        """Say how much was trained on; under differential privacy that is private."""
+        samples = work.samples if self.parts.privacy is None else 1
+        return Answer(work.round, self.client, samples, work.steps)
+
+    def _pack(self, values: Tensor, order: Order, plan: Plan) -> bytes:
+        privacy = self.parts.privacy
+        if privacy is not None:
+            generator = generator_for(self.parts.seed, order.round, self.client, "noise")
+            shares = privacy.shares(plan.cohort, None)
+            values = privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
+        return encode({VALUES: values.to("cpu", self.parts.dtype)})
+
+
+def decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:
+    """Return the values at the coordinates that a blob holds."""
+    first = next(iter(like.values()))
+    return decode(blob, {VALUES: first.new_empty(len(coordinates))})[VALUES]
