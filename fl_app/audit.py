@@ -83,7 +83,7 @@ class Auditor:
         rounds: Chosen,
         clients: Chosen,
         model: Callable[[], tuple[Update, Update]],
-        read: Callable[[bytes], Update],
+        read: Callable[[bytes, int], Update],
         batch_size: int | None = None,
         contrast: bool = True,
     ) -> None:
@@ -145,7 +145,7 @@ class Auditor:
                 answer=seen.answer,
                 weights=weights,
                 buffers=buffers,
-                update=self._read(seen.update),
+                update=self._read(seen.update, order.client),
                 sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
                 locations=locations,
                 broadcaster=_key(order) in self._broadcasters,

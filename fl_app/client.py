@@ -25,6 +25,7 @@ from fl_app.messages import (
 )
 from fl_app.models import ModelSpec, build_model
 from fl_app.privacy import ClientLevel
+from fl_app.secure_client import SecureSettings
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -71,6 +72,7 @@ class ClientParts:
     start: Callable[[], Update]
     """The weights that the run starts from, which every client can make by itself."""
     privacy: ClientLevel | None = None
+    secure: SecureSettings | None = None
     training: bool = True
     bn: str = "sync"
     pin_model: bool = False
@@ -114,11 +116,7 @@ class Client:
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
         kept = start.state.work
-        work = (
-            kept
-            if kept is not None and kept.round == order.round
-            else self._work(start, parcel)
-        )
+        work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
         locations = self._locations(parcel, start)
         ctx = replace(self._context(order, start), locations=locations or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)

@@ -10,12 +10,19 @@ from flwr.clientapp import ClientApp
 from fl_app.client import Client
 from fl_app.config import client_parts
 from fl_app.messages import (
+    ENDORSE,
+    OFFER,
+    SHARE,
+    UNMASK,
     Identity,
     pack_identity,
     pack_reply,
+    pack_secure,
     read_query,
     unpack_order,
+    unpack_secure,
 )
+from fl_app.secure_client import SecureMember
 from fl_app.vector_client import VectorClient
 
 app = ClientApp()
@@ -35,11 +42,43 @@ def locate(message: Message, context: Context) -> Message:
     return Message(pack_reply(reply), reply_to=message)
 
 
+@app.query("offer")
+def offer(message: Message, context: Context) -> Message:
+    """Secure aggregation, exchange 1: agree to the terms and offer keys."""
+    return _secure(OFFER, message, context)
+
+
+@app.query("share")
+def share(message: Message, context: Context) -> Message:
+    """Secure aggregation, exchange 2: give every participant a share of the secrets."""
+    return _secure(SHARE, message, context)
+
+
+@app.query("endorse")
+def endorse(message: Message, context: Context) -> Message:
+    """Secure aggregation with identities: sign whose vectors came."""
+    return _secure(ENDORSE, message, context)
+
+
+@app.query("unmask")
+def unmask(message: Message, context: Context) -> Message:
+    """Secure aggregation, last exchange: give back shares, once."""
+    return _secure(UNMASK, message, context)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
     reply, evidence = _client(context).answer(unpack_order(message), context.state)
     return Message(pack_reply(reply, evidence), reply_to=message)
+
+
+def _secure(kind: str, message: Message, context: Context) -> Message:
+    client = _client(context)
+    if client.parts.secure is None:
+        raise PermissionError(f"client {client.client}: is not set to aggregate securely: secagg=off")
+    member = SecureMember(client.parts.secure, client.client, context.state)
+    return Message(pack_secure(member.answer(kind, unpack_secure(message))), reply_to=message)
 
 
 def _client(context: Context) -> Client:

@@ -23,8 +23,9 @@ from fl_app.defenses import Defense, protect
 from fl_app.models import ModelSpec, build_model
 from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
+from fl_app.secure_client import SecureSettings
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
-from fl_app.strategies import FedSGD
+from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters
 
 
@@ -63,6 +64,7 @@ def client_parts(overrides: str) -> ClientParts:
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
         privacy=_build(cfg, "dp"),
+        secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
         pin_model=cfg.client.pin_model,
@@ -196,11 +198,31 @@ def _vector_parts(
     """Return what a strategy whose clients send vectors needs beside what all need."""
     if defense.scheme is None or public is None:
         return {}
-    privacy = _build(cfg, "dp")
-    if privacy is not None and list(model.buffers()):
-        raise ConfigError("dp: a model with buffers cannot be protected: choose its form with GroupNorm")
+    privacy, aggregation = _build(cfg, "dp"), None
+    if cfg.secagg.enabled:
+        settings = {key: value for key, value in cfg.secagg.items() if key != "enabled"}
+        try:
+            aggregation = SecureAggregation(**settings)
+        except ValueError as error:
+            raise ConfigError(f"secagg: {error}") from error
+    for group, part in (("dp", privacy), ("secagg", aggregation)):
+        if part is not None and list(model.buffers()):
+            raise ConfigError(
+                f"{group}: a model with buffers sends more than its vector: take one with GroupNorm"
+            )
     data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER)
-    return {"privacy": privacy, "public": PublicRound(_build(cfg, "training"), model, data, lr)}
+    return {
+        "privacy": privacy,
+        "aggregation": aggregation,
+        "public": PublicRound(_build(cfg, "training"), model, data, lr),
+    }
+
+
+def _secure_settings(cfg: DictConfig) -> SecureSettings | None:
+    if not cfg.secagg.enabled:
+        return None
+    folder = cfg.secagg.identities
+    return SecureSettings(cfg.secagg.min_clients, None if folder is None else Path(folder))
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -21,7 +21,6 @@ from fl_app.overrides import VECTOR_DEFENSES, compose, join_overrides, key_of, q
 from fl_app.report import BASELINE, write_report
 from fl_app.results import run_folder
 
-
 UNPROTECTED = ("fl_std", "none", "off")
 """Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
 

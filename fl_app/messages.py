@@ -23,13 +23,15 @@ from fl_app.types import Truth
 IDENTIFY = "query.identify"
 LOCATE = "query.locate"
 TRAIN = "train"
+OFFER, SHARE, ENDORSE, UNMASK = "query.offer", "query.share", "query.endorse", "query.unmask"
+"""The exchanges of secure aggregation around a training order."""
 
 VALUES = "values"
 """The name of the one tensor in blobs that hold a vector instead of a whole update."""
 
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
-_QUERY, _RELEASE = "query", "release"
+_QUERY, _RELEASE, _SECURE = "query", "release", "secure"
 _METRICS, _AUDIT = "metrics", "audit"
 _BLOB = "blob"
 
@@ -93,6 +95,7 @@ class Answer:
     round: int
     client: int
     samples: int = 0
+    """What the update was computed on; 0: not told, where that would reveal something."""
     steps: int = 0
     """Local optimiser steps; 0: the update is a gradient."""
     need_model: bool = False
@@ -127,6 +130,8 @@ class Parcel:
     """The only positions at which the update may be non-zero; b"": anywhere."""
     audit: AuditOrder | None = None
     plan: Plan | None = None
+    secure: bytes = b""
+    """What secure aggregation delivers with the order; b"": there is none."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,7 @@ def pack_order(
     buffers: ConfigRecord | None = None,
     locations: ConfigRecord | None = None,
     plan: ConfigRecord | None = None,
+    secure: bytes = b"",
 ) -> RecordDict:
     """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -163,6 +169,8 @@ def pack_order(
         content[_LOCATIONS] = locations
     if plan is not None:
         content[_PLAN] = plan
+    if secure:
+        content[_SECURE] = pack_blob(secure)
     return content
 
 
@@ -181,7 +189,18 @@ def unpack_order(message: Message) -> Parcel:
         locations=read_locations(message),
         audit=_unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None,
         plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
+        secure=_blob(content, _SECURE, b""),
     )
+
+
+def pack_secure(blob: bytes) -> RecordDict:
+    """Pack one message of secure aggregation, or its answer."""
+    return RecordDict({_SECURE: pack_blob(blob)})
+
+
+def unpack_secure(message: Message) -> bytes:
+    """Return one message of secure aggregation."""
+    return _blob(message.content, _SECURE)
 
 
 def add_query(content: RecordDict, query: LocationQuery) -> RecordDict:

@@ -118,7 +118,9 @@ class Results:
             **totals,
             "epsilon": epsilon,
             "epsilon_server": rounds[-1]["epsilon_server"] if rounds else None,
-            "epsilon_unit": None if epsilon is None else self.content.get("privacy", {}).get("unit", "record"),
+            "epsilon_unit": None
+            if epsilon is None
+            else self.content.get("privacy", {}).get("unit", "record"),
             "seconds": time.perf_counter() - self._start,
         }
 

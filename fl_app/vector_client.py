@@ -17,12 +17,17 @@ from fl_app.client import Client, Start, evidence
 from fl_app.client_state import ClientState, Work
 from fl_app.coordinates import Sketch, flatten, scatter
 from fl_app.fingerprint import hash_tensors
-from fl_app.messages import VALUES, Answer, MessageError, Order, Parcel, Plan, Reply
+from fl_app.messages import VALUES, Answer, MessageError, Parcel, Plan, Reply
+from fl_app.secagg import Terms
+from fl_app.secure_client import SecureMember
 from fl_app.seeding import generator_for
 from fl_app.training import parameters
 from fl_app.training.constrained import confine
 from fl_app.types import Update
 from fl_app.wire import decode, decode_masks, encode
+
+COARSEST = 2.0**-12
+"""The largest fixed-point step, over the deviation of a client's noise."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,7 @@ class VectorClient(Client):
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
         work = self._compute(start, parcel, sketch)
-        values = sketch.take(work.update)
-        update = self._pack(values, order, plan)
+        update = self._pack(sketch.take(work.update), parcel, plan, start, records)
         kept = ClientState(
             buffers=work.buffers if self.parts.bn == "local" else {},
             coordinates=known if plan.coordinates else b"",
@@ -50,7 +54,7 @@ class VectorClient(Client):
             update=update,
             buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
             # what was measured on the data itself would leave without noise
-            metrics={"loss": work.loss} if self.parts.privacy is None else {},
+            metrics={} if self._secretive else {"loss": work.loss},
         )
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
@@ -104,18 +108,53 @@ class VectorClient(Client):
         like = start.weights
         return self._work(start, parcel, confine(self.parts.defense.rules, sketch.trained, like))
 
-    def _answer(self, work: Work) -> Answer:
-        """Say how much was trained on; under differential privacy that is private."""
-        samples = work.samples if self.parts.privacy is None else 1
-        return Answer(work.round, self.client, samples, work.steps)
+    @property
+    def _secretive(self) -> bool:
+        """Whether nothing but the vector may leave."""
+        return self.parts.privacy is not None or self.parts.secure is not None
 
-    def _pack(self, values: Tensor, order: Order, plan: Plan) -> bytes:
+    def _answer(self, work: Work) -> Answer:
+        return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
+
+    def _pack(self, values: Tensor, parcel: Parcel, plan: Plan, start: Start, records: RecordDict) -> bytes:
+        """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
+        parts, order = self.parts, parcel.order
+        if parts.secure is None:
+            values = self._protect(values, order.round, 0, plan.clip, plan.cohort, None)
+            return encode({VALUES: values.to("cpu", parts.dtype)})
+        if not parcel.secure:
+            raise MessageError(
+                f"client {self.client}: sends its vector under masks only, and the order has none"
+            )
+        member = SecureMember(parts.secure, self.client, records)
+        terms = member.terms
+        values = self._protect(
+            values, terms.round, terms.attempt, plan.clip, len(terms.participants), terms.threshold
+        )
+        self._check_step(plan, terms)
+        return member.mask(parcel.secure, values, bytes.fromhex(hash_tensors(start.weights.values())))
+
+    def _protect(
+        self, values: Tensor, round: int, attempt: int, clip: float, cohort: int, threshold: int | None
+    ) -> Tensor:
         privacy = self.parts.privacy
-        if privacy is not None:
-            generator = generator_for(self.parts.seed, order.round, self.client, "noise")
-            shares = privacy.shares(plan.cohort, None)
-            values = privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
-        return encode({VALUES: values.to("cpu", self.parts.dtype)})
+        if privacy is None:
+            return values
+        generator = generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
+        shares = privacy.shares(cohort, threshold)
+        return privacy.protect(values, clip=clip, shares=shares, generator=generator)
+
+    def _check_step(self, plan: Plan, terms: Terms) -> None:
+        """Refuse a grid that is too coarse for the noise to be a normal one."""
+        privacy = self.parts.privacy
+        if privacy is None:
+            return
+        deviation = plan.clip * privacy.shares(len(terms.participants), terms.threshold).local
+        if terms.fixed_point.step > deviation * COARSEST * (1 + 1e-9):
+            raise MessageError(
+                f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's deviation "
+                f"of {deviation:g}, got {terms.fixed_point.step:g}"
+            )
 
 
 def decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:

@@ -14,6 +14,7 @@ LAYERS = [
     {"leakage"},
     {"config", "config_hash", "results", "report"},
     {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},
+    {"secure_client"},
     {"messages", "client_state"},
     {"training", "defenses"},
     {"data"},

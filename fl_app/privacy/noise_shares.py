@@ -81,11 +81,16 @@ class NoiseShares:
 
     def least(self) -> float:
         """Return `of_sum` for the fewest survivors with which a round succeeds: what a round may cost."""
-        return self.of_sum(self.cohort if self.threshold is None else self.threshold)
+        return self.of_sum(self._fewest)
 
-    def for_server(self, survivors: int) -> float:
-        """Return the noise multiplier that protects a client from the server."""
+    def for_server(self, survivors: int | None = None) -> float:
+        """Return the noise multiplier that protects a client from the server; by default in the worst case."""
+        survivors = self._fewest if survivors is None else survivors
         return self.local if self.threshold is None else self.of_sum(survivors)
+
+    @property
+    def _fewest(self) -> int:
+        return self.cohort if self.threshold is None else self.threshold
 
     @property
     def _threshold(self) -> int | None:

@@ -7,5 +7,16 @@ from fl_app.strategies.fl_basic import FLBasic
 from fl_app.strategies.fl_cs import FLCS
 from fl_app.strategies.fl_std import BudgetSpent, FLStd
 from fl_app.strategies.fl_top import FLTop
+from fl_app.strategies.secure import SecureAggregation
 
-__all__ = ["ADGP", "FLCS", "BudgetSpent", "FLBasic", "FLStd", "FLTop", "FedAvg", "FedSGD"]
+__all__ = [
+    "ADGP",
+    "FLCS",
+    "BudgetSpent",
+    "FLBasic",
+    "FLStd",
+    "FLTop",
+    "FedAvg",
+    "FedSGD",
+    "SecureAggregation",
+]

@@ -132,17 +132,38 @@ class FedSGD(Strategy):
         """Return what all training orders of this round say beside the order."""
         return None
 
+    def deliver(self, client: int) -> bytes:
+        """Return what secure aggregation has for ``client``."""
+        return b""
+
     def read(self, blob: bytes) -> Update:
         """Return what a client uploaded."""
         return decode(blob, self.weights, within=self.within)
 
-    def see(self, blob: bytes) -> Update:
+    def see(self, blob: bytes, client: int) -> Update:
         """Return what an upload says of the weights, which is what an attacker works on."""
         return self.read(blob)
 
     def weigh(self, answer: Answer) -> float:
         """Return how much an update counts: by samples."""
         return float(answer.samples)
+
+    def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
+        """Add up the updates and the buffers that can be read, and say whose they are."""
+        total, buffers, clients = RunningSum(), RunningSum(), list[int]()
+        for client in sorted(good):
+            reply = good[client]
+            try:
+                update, beside = self._open(reply)
+            except CodecError as error:
+                self._fail(client, str(error))
+                continue
+            if not clients:
+                self._sample = update, len(reply.update)
+            clients.append(client)
+            total.add(update, self.weigh(reply.answer))
+            buffers.add(beside, self.weigh(reply.answer))
+        return total, buffers, clients
 
     def settle(self, clients: list[int]) -> bool:
         """Account for the sum over ``clients``, and say whether it may be used."""
@@ -197,19 +218,7 @@ class FedSGD(Strategy):
             self._fail(client, "no answer in time")
         self._charge(good)
 
-        total, buffers, clients = RunningSum(), RunningSum(), list[int]()
-        for client in sorted(good):
-            reply = good[client]
-            try:
-                update, beside = self._open(reply)
-            except CodecError as error:
-                self._fail(client, str(error))
-                continue
-            if not clients:
-                self._sample = update, len(reply.update)
-            clients.append(client)
-            total.add(update, self.weigh(reply.answer))
-            buffers.add(beside, self.weigh(reply.answer))
+        total, buffers, clients = self.gather(good)
         record.failures.sort(key=lambda failure: failure.client)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
@@ -280,7 +289,9 @@ class FedSGD(Strategy):
         for client, base in bases.items():
             model = self.downlink.blob(base)
             locations = self.locations_for(client) if kind == TRAIN else None
-            content = pack_order(self.order(server_round, client, base), model, buffers, locations, plan)
+            secure = self.deliver(client) if kind == TRAIN else b""
+            order = self.order(server_round, client, base)
+            content = pack_order(order, model, buffers, locations, plan, secure)
             if query is not None:
                 add_query(content, query)
             record.downlink_bytes += content_bytes(content, known)
@@ -340,7 +351,7 @@ class FedSGD(Strategy):
                 f"expected an answer of client {client} to round {server_round}, "
                 f"got one of client {answer.client} to round {answer.round}"
             )
-        if answer.samples < 1 and not answer.need_model:
+        if not answer.need_model and not self.weigh(answer) > 0:
             raise MessageError(f"samples must be at least 1, got {answer.samples}")
         return reply
 
@@ -372,6 +383,8 @@ class FedSGD(Strategy):
 
     def _fail(self, client: int, reason: str) -> None:
         record = self.records[-1]
+        if client in {failure.client for failure in record.failures}:
+            return  # what came first says why
         logger.warning("round %d: client %d: %s", record.round, client, reason)
         record.failures.append(Failure(client, reason))
         self.downlink.forget(client)

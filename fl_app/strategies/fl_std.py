@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fl_app.coordinates import Everything, Sketch
-from fl_app.messages import VALUES, Answer, Plan, pack_plan
+from fl_app.fingerprint import hash_tensors
+from fl_app.messages import (
+    OFFER,
+    SHARE,
+    VALUES,
+    Answer,
+    MessageError,
+    Plan,
+    Reply,
+    content_bytes,
+    pack_plan,
+    pack_secure,
+    unpack_secure,
+)
 from fl_app.privacy import ClientLevel, NoiseShares
-from fl_app.secagg import smallest_threshold
+from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.fed_avg import FedAvg
+from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
-from fl_app.wire import decode
+from fl_app.wire import CodecError, decode
 
 
 class BudgetSpent(Exception):
@@ -41,6 +56,7 @@ class FLStd(FedAvg):
         *args: Any,
         public: PublicRound,
         privacy: ClientLevel | None = None,
+        aggregation: SecureAggregation | None = None,
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -50,6 +66,7 @@ class FLStd(FedAvg):
             )
         super().__init__(*args, downlink="full", **kwargs)
         self.privacy = privacy
+        self.aggregation = aggregation
         self.public = public
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.account = None if privacy is None else privacy.account()
@@ -63,7 +80,12 @@ class FLStd(FedAvg):
         """Of the version 0 that clients make by themselves; "" if they need not."""
         self.coordinates_hash = ""
         """Of the coordinates that were agreed on; "" if there are none."""
+        self.on_sum: Callable[[Update, list[int]], None] | None = None
+        """Is shown what secure aggregation reveals: the mean change, and whose."""
         self._drawn: list[int] = []
+        self._cohort = 0
+        """How many share the noise."""
+        self._deliveries: dict[int, bytes] = {}
 
     # What a scheme of the family may change.
 
@@ -98,6 +120,13 @@ class FLStd(FedAvg):
                 f"{len(self._sampled)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
             )
             self._sampled, self._drawn = {}, []
+        self._cohort = len(self._drawn)
+        if self.aggregation is not None and self._sampled:
+            self._agree(self.aggregation, server_round)
+
+    def deliver(self, client: int) -> bytes:
+        """Return what secure aggregation has for ``client``."""
+        return self._deliveries.get(client, b"")
 
     def plan(self) -> ConfigRecord | None:
         """Return what all orders say of the vector."""
@@ -106,7 +135,7 @@ class FLStd(FedAvg):
                 start=self.start_hash,
                 coordinates=self.coordinates_hash,
                 seed=round_seed(self._seed, self.records[-1].round),
-                cohort=len(self._drawn),
+                cohort=self._cohort,
                 clip=self.clip,
             )
         )
@@ -116,9 +145,40 @@ class FLStd(FedAvg):
         like = torch.empty(self.sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
         return decode(blob, {VALUES: like})
 
-    def see(self, blob: bytes) -> Update:
-        """Return the update that a vector stands for."""
-        return self.sketch.restore(self.read(blob)[VALUES], self.weights)
+    def see(self, blob: bytes, client: int) -> Update:
+        """Return the update that a vector stands for, or seems to stand for under its masks."""
+        if self.aggregation is None:
+            values = self.read(blob)[VALUES]
+        else:
+            try:
+                values = torch.from_numpy(self.aggregation.see(blob, client))
+            except ProtocolError as error:
+                raise CodecError(str(error)) from error
+        return self.sketch.restore(values, self.weights)
+
+    def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
+        """Return the sum of the vectors, and whose they are."""
+        if self.aggregation is None:
+            return super().gather(good)
+        total = RunningSum()
+        if not self._sampled:
+            return total, RunningSum(), []
+        try:
+            summed = self.aggregation.finish(
+                self._ask, {client: good[client].update for client in sorted(good)}
+            )
+        except RoundFailed as error:
+            self._note(str(error))
+            return total, RunningSum(), []
+        finally:
+            for client, reason in self.aggregation.refused.items():
+                self._fail(client, reason)
+        clients = list(summed.survivors)
+        values = torch.from_numpy(summed.values()).to(next(iter(self.weights.values())))
+        if self.on_sum is not None:
+            self.on_sum(self.sketch.restore(values / len(clients), self.weights), clients)
+        total.value, total.weight = {VALUES: values}, float(len(clients))
+        return total, RunningSum(), clients
 
     def weigh(self, answer: Answer) -> float:
         """Return 1: how many samples a client has is its own affair."""
@@ -128,7 +188,7 @@ class FLStd(FedAvg):
         """Charge the round, and refuse a sum that too few clients' noise protects to stay within the budget."""
         if self.privacy is None or self.account is None:
             return True
-        shares, rate = self._shares(len(self._drawn)), self.privacy.rate
+        shares, rate = self._shares(self._cohort), self.privacy.rate
         multiplier = shares.of_sum(len(clients)) if clients else shares.least()
         usable = self.account.allows(rate=rate, multiplier=multiplier)
         if not usable:
@@ -140,7 +200,7 @@ class FLStd(FedAvg):
             rate=rate,
             multiplier=multiplier,
             cohort=self._drawn,
-            server_multiplier=shares.for_server(len(clients)),
+            server_multiplier=shares.for_server(len(clients) or None),
         )
         record = self.records[-1]
         record.epsilon, record.epsilon_server = self.account.epsilon, self.account.epsilon_server
@@ -155,6 +215,58 @@ class FLStd(FedAvg):
         """Return the weights after the mean change."""
         change = self.sketch.restore(mean[VALUES], self.weights)
         return super().step(change, server_round)
+
+    def _agree(self, aggregation: SecureAggregation, server_round: int) -> None:
+        """Go through the exchanges before training; without enough clients nobody is ordered to train."""
+
+        def noise(cohort: int) -> tuple[float, float]:
+            return self.clip, self.clip * self._shares(cohort).local
+
+        try:
+            self._deliveries = aggregation.begin(
+                self._ask,
+                list(self._sampled),
+                round=server_round,
+                model=bytes.fromhex(hash_tensors(self.weights.values())),
+                size=self.sketch.size,
+                noise=None if self.privacy is None else noise,
+            )
+        except RoundFailed as error:
+            self._note(str(error))
+            self._sampled, self._drawn, self._deliveries = {}, [], {}
+        else:
+            self._cohort = len(aggregation.terms.participants)
+        for client, reason in aggregation.refused.items():
+            self._fail(client, reason)
+        self._sampled = {c: node for c, node in self._sampled.items() if c in self._deliveries}
+
+    def _ask(self, kind: str, blobs: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Send messages of secure aggregation and return the answers; who gives none is named."""
+        if self._grid is None:
+            raise RuntimeError(f"{type(self).__name__}: has no grid before its first round")
+        record, nodes = self.records[-1], {self._sampled[client]: client for client in blobs}
+        messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
+        record.downlink_bytes += sum(content_bytes(message.content) for message in messages)
+        answers: dict[int, bytes] = {}
+        silent = dict.fromkeys(blobs, "no answer in time")
+        for message in self._grid.send_and_receive(messages, timeout=self._timeout):
+            client = nodes.get(message.metadata.src_node_id)
+            if client is None:
+                continue
+            try:
+                if message.has_error():
+                    raise MessageError(message.error.reason)
+                record.uplink_bytes += content_bytes(message.content)
+                answers[client] = unpack_secure(message)
+                del silent[client]
+            except MessageError as error:
+                silent[client] = str(error)
+        for client, reason in silent.items():
+            if kind in (OFFER, SHARE):
+                self._fail(client, f"{kind}: {reason}")
+            else:  # its vector is in the sum all the same
+                self._note(f"client {client}: {kind}: {reason}")
+        return answers
 
     def _shares(self, cohort: int) -> NoiseShares:
         if self.privacy is None:

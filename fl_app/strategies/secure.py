@@ -1,0 +1,152 @@
+"""Secure aggregation as a part of a strategy: its exchanges before and after the training order."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from numpy.typing import NDArray
+
+from fl_app.messages import ENDORSE, OFFER, SHARE, UNMASK
+from fl_app.secagg import (
+    FixedPoint,
+    QuorumError,
+    RoundFailed,
+    SecureRound,
+    SecureSum,
+    Terms,
+    check_quorum,
+    fit_fixed_point,
+    load_pinned,
+    smallest_threshold,
+)
+from fl_app.secagg.messages import Masked
+
+logger = logging.getLogger(__name__)
+
+Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
+"""Sends each client its message of a kind, and returns the answers that came."""
+
+NOISE_STEPS = 2**12
+"""How many fixed-point steps one client's noise deviation has at least."""
+_NOISE_REACH = 9.0
+"""Deviations of noise that fit into the range: the operating system's noise never exceeds 8.6."""
+
+
+class SecureAggregation:
+    """Gives a strategy whose clients send vectors the sum of them, and no single one.
+
+    `begin` comes before the training orders and `finish` after them. Clients that vanish or break the
+    rules are left out as long as enough others are there. If too few answer before anything was
+    trained, the round is tried again with those who did.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_clients: int = 3,
+        identities: str | Path | None = None,
+        bound: float = 8.0,
+        step: float = 2.0**-20,
+        attempts: int = 2,
+    ) -> None:
+        if min_clients < 2:
+            raise ValueError(f"SecureAggregation: min_clients must be at least 2, got {min_clients}")
+        if attempts < 1:
+            raise ValueError(f"SecureAggregation: attempts must be at least 1, got {attempts}")
+        self.min_clients = min_clients
+        self.pinned = None if identities is None else load_pinned(Path(identities))
+        self._plain = FixedPoint(bound, step, 64)
+        self._attempts = attempts
+        self._run = os.urandom(16)
+        self._round: SecureRound | None = None
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the round that has begun."""
+        return self._begun.terms
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Whose messages were refused in this round, and why."""
+        return {} if self._round is None else self._round.refused
+
+    def begin(
+        self,
+        ask: Ask,
+        clients: list[int],
+        *,
+        round: int,
+        model: bytes,
+        size: int,
+        noise: Callable[[int], tuple[float, float]] | None,
+    ) -> dict[int, bytes]:
+        """Agree on keys and shares; return what each client's training order has to deliver.
+
+        ``noise`` gives the clipping bound and one client's noise deviation for a cohort of a size.
+        """
+        for attempt in range(self._attempts):
+            what = f"secure aggregation, round {round} attempt {attempt}"
+            check_quorum(clients, needed=self.min_clients, what=what)
+            try:
+                return self._agree(ask, self._terms(clients, round, attempt, model, size, noise))
+            except QuorumError as error:
+                if attempt + 1 == self._attempts:
+                    raise
+                logger.warning("%s; trying again with those", error)
+                clients = list(error.present)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def finish(self, ask: Ask, masked: Mapping[int, bytes]) -> SecureSum:
+        """Return the sum of the vectors that came."""
+        secure = self._begun
+        messages = secure.collect_masked(masked)
+        if secure.terms.signed:
+            messages = secure.collect_endorsements(ask(ENDORSE, messages))
+        return secure.collect_unmasking(ask(UNMASK, messages))
+
+    def see(self, blob: bytes, client: int) -> NDArray:
+        """Return what the server sees of one client's vector, as numbers."""
+        grid = self.terms.fixed_point
+        return grid.decode(grid.unpack(Masked.from_bytes(blob, self.terms, client=client).packed))
+
+    @property
+    def _begun(self) -> SecureRound:
+        if self._round is None:
+            raise RoundFailed("secure aggregation: no round has begun")
+        return self._round
+
+    def _agree(self, ask: Ask, terms: Terms) -> dict[int, bytes]:
+        self._round = SecureRound(terms, pinned=self.pinned)
+        adverts = ask(OFFER, self._round.invite())
+        shares = ask(SHARE, self._round.collect_adverts(adverts))
+        return self._round.collect_shares(shares)
+
+    def _terms(
+        self,
+        clients: list[int],
+        round: int,
+        attempt: int,
+        model: bytes,
+        size: int,
+        noise: Callable[[int], tuple[float, float]] | None,
+    ) -> Terms:
+        count = len(clients)
+        if noise is None:
+            bound, step = self._plain.bound, self._plain.step
+        else:
+            clip, deviation = noise(count)
+            bound, step = clip + _NOISE_REACH * deviation, deviation / NOISE_STEPS
+        return Terms(
+            run=self._run,
+            round=round,
+            attempt=attempt,
+            model=model,
+            participants=tuple(clients),
+            threshold=smallest_threshold(count),
+            size=size,
+            fixed_point=fit_fixed_point(bound=bound, step=step, clients=count),
+            signed=self.pinned is not None,
+        )
