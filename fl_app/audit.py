@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import Message
@@ -36,6 +36,9 @@ from fl_app.wire import CodecError, decode, decode_masks
 
 logger = logging.getLogger(__name__)
 
+SUM = -1
+"""The client of what secure aggregation reveals: the sum over all of them."""
+
 Chosen = Sequence[int] | str
 """A list of numbers, or "all"."""
 
@@ -58,6 +61,15 @@ class Sighting:
     raw: Update | None
     asked: int | None = None
     """The batch size that an audit asked this client for; 0: its own; None: not known."""
+    masked: bool = False
+    """Whether the update is hidden under the masks of secure aggregation."""
+    summed: int = 0
+    """Of how many clients this is the mean, with `SUM` in the place of the client; 0: it is one client's own."""
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples the update was computed on; None: nobody knows."""
+        return len(self.truth.labels) if self.truth is not None else self.answer.samples or None
 
 
 @dataclass(frozen=True)
@@ -86,14 +98,18 @@ class Auditor:
         read: Callable[[bytes, int], Update],
         batch_size: int | None = None,
         contrast: bool = True,
+        masked: bool = False,
     ) -> None:
         self._rounds = rounds
         self._clients = clients
         self._model = model
         self._read = read
         self._ask = AuditOrder(batch_size=batch_size or 0, truth=True, raw=contrast)
+        self._masked = masked
+        self._own_samples: dict[tuple[int, int], tuple[Order, Answer, Truth]] = {}
         self._allowed: dict[int, bool] = {}
         self._broadcasters: set[tuple[int, int]] = set()
+        self._round = 0
         self.sightings: list[Sighting] = []
         self.notes: list[str] = []
 
@@ -101,8 +117,12 @@ class Auditor:
         """Ask an attacked client for the truth, if it allows audits."""
         if message.metadata.message_type in (LOCATE, TRAIN):
             order = read_order(message)
-            if self._attacks(order) and self._allowed.get(order.client, False):
-                add_audit_order(message, self._ask)
+            if self._allowed.get(order.client, False):
+                if self._attacks(order):
+                    add_audit_order(message, self._ask)
+                elif self._masked and _chosen(order.round, self._rounds):
+                    # what is attacked then is the sum, to which all of them belong
+                    add_audit_order(message, replace(self._ask, raw=False))
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:
@@ -113,9 +133,35 @@ class Auditor:
             self._learn(reply)
         elif sent.metadata.message_type == LOCATE:
             self._broadcasters.add(_key(read_order(sent)))
-        elif sent.metadata.message_type == TRAIN and self._attacks(order := read_order(sent)):
+        elif sent.metadata.message_type == TRAIN and _chosen((order := read_order(sent)).round, self._rounds):
             self._remember(order, sent, reply)
         return reply
+
+    def remember_sum(self, update: Update, clients: list[int]) -> None:
+        """Remember what secure aggregation reveals in an attacked round: the clients' mean update."""
+        weights, buffers = self._model()
+        known = [self._own_samples.get((self._round, client)) for client in clients]
+        if not any(known):
+            return  # not an attacked round, or nobody allows audits
+        shown = [one for one in known if one is not None]
+        order, answer, _ = shown[0]
+        truths = [truth for _, _, truth in shown]
+        self.sightings.append(
+            Sighting(
+                order=replace(order, client=SUM),
+                answer=replace(answer, client=SUM, samples=0),
+                weights=weights,
+                buffers=buffers,
+                update=update,
+                sent_buffers={},
+                locations=None,
+                broadcaster=False,
+                truth=_together(truths) if len(shown) == len(clients) else None,
+                raw=None,
+                asked=self._ask.batch_size,
+                summed=len(clients),
+            )
+        )
 
     def _attacks(self, order: Order) -> bool:
         return _chosen(order.round, self._rounds) and _chosen(order.client, self._clients)
@@ -131,6 +177,7 @@ class Auditor:
 
     def _remember(self, order: Order, sent: Message, reply: Message) -> None:
         weights, buffers = self._model()
+        self._round = order.round
         try:
             parcel = unpack_order(sent)
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
@@ -139,6 +186,10 @@ class Auditor:
             truth, raw = take_audit(reply.content)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
+                return
+            if truth is not None and self._masked:
+                self._own_samples[_key(order)] = (order, seen.answer, truth)
+            if not self._attacks(order):
                 return
             sighting = Sighting(
                 order=order,
@@ -152,6 +203,7 @@ class Auditor:
                 truth=truth,
                 raw=_in_order(raw, weights),
                 asked=self._ask.batch_size if self._allowed.get(order.client, False) else 0,
+                masked=self._masked,
             )
         except (MessageError, CodecError) as error:
             logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
@@ -184,7 +236,7 @@ def observe(
         lr=sighting.order.lr,
         local_steps=sighting.answer.steps or None,
         local_batch_size=public.local_batch_size if sighting.answer.steps else None,
-        batch_size=sighting.answer.samples,
+        batch_size=sighting.samples,
         num_classes=public.num_classes,
         input_shape=public.input_shape,
         mean=public.mean,
@@ -209,8 +261,8 @@ def _same_batch(sighting: Sighting, public: Public) -> bool | None:
     that it has. One that takes local steps goes through all of them unless it is asked
     for a number. As many as were asked for tell nothing: other rounds may take others.
     """
-    samples, regular = sighting.answer.samples, public.local_batch_size
-    if sighting.asked is None or regular is None or samples > regular:
+    samples, regular = sighting.samples, public.local_batch_size
+    if sighting.asked is None or regular is None or samples is None or samples > regular or sighting.summed:
         return None
     goes_through_all = bool(sighting.answer.steps) and sighting.asked == 0
     return True if goes_through_all or samples < (sighting.asked or regular) else None
@@ -222,6 +274,19 @@ def _key(order: Order) -> tuple[int, int]:
 
 def _chosen(number: int, chosen: Chosen) -> bool:
     return chosen == "all" or number in chosen
+
+
+def _together(truths: Sequence[Truth]) -> Truth:
+    """Return the samples of several clients as those of one."""
+
+    def joined(part: str) -> Tensor | None:
+        tensors = [getattr(truth, part) for truth in truths]
+        return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
+
+    inputs, labels = joined("inputs"), joined("labels")
+    if inputs is None or labels is None:
+        raise ValueError("audit: a truth must have inputs and labels")
+    return Truth(inputs, labels, joined("trained"))
 
 
 def _in_order(raw: Update | None, weights: Update) -> Update | None:

@@ -72,7 +72,10 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
         read=strategy.see,
         batch_size=config["audit"]["batch_size"],
         contrast=config["audit"]["contrast"],
+        masked=isinstance(strategy, FLStd) and strategy.aggregation is not None,
     )
+    if isinstance(strategy, FLStd):
+        strategy.on_sum = auditor.remember_sum
     with track("rounds", config["rounds"]) as advance:
         round_end = _RoundEnd(parts, results, advance)
         try:

@@ -32,11 +32,21 @@ class _Case:
 
     @property
     def title(self) -> str:
-        return "undefended" if self.undefended else "defended"
+        if self.undefended:
+            return "undefended"
+        return "sum" if self.sighting.summed else "masked" if self.sighting.masked else "defended"
+
+    @property
+    def whose(self) -> str:
+        sighting = self.sighting
+        return (
+            f"the sum of {sighting.summed} clients" if sighting.summed else f"client {sighting.order.client}"
+        )
 
     @property
     def stem(self) -> str:
-        return f"attacks/r{self.sighting.order.round}-c{self.sighting.order.client}"
+        whose = "sum" if self.sighting.summed else f"c{self.sighting.order.client}"
+        return f"attacks/r{self.sighting.order.round}-{whose}"
 
 
 def attack_sightings(
@@ -92,7 +102,7 @@ def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
     groups: dict[tuple[Any, ...], list[_Case]] = {}
     for sighting in sightings:
         for case in _cases(sighting, attacker):
-            key = (sighting.order.round, sighting.answer.samples, sighting.answer.steps, case.adaptive)
+            key = (sighting.order.round, sighting.samples, sighting.answer.steps, case.adaptive)
             groups.setdefault(key, []).append(case)
     return list(groups.values())
 
@@ -127,7 +137,7 @@ def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:
-        title += f" on client {cases[0].sighting.order.client}, {cases[0].title}"
+        title += f" on {cases[0].whose}, {cases[0].title}"
     elif hasattr(attack, "many"):
         with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(ValueError):
             # one that cannot be attacked would stop all: then each is attacked by itself
@@ -159,7 +169,8 @@ def _entry(
         "update": case.title,
         "round": case.sighting.order.round,
         "client": case.sighting.order.client,
-        "batch_size": case.sighting.answer.samples,
+        "summed": case.sighting.summed,
+        "batch_size": case.sighting.samples,
         "broadcaster": observation.broadcaster,
         "granted": _granted(observation),
         "labels_from": labels_from,

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fl_app.audit import Public, Sighting
+from fl_app.audit import SUM, Public, Sighting
 from fl_app.messages import Answer, Order
 from fl_app.models import ModelSpec
 from fl_app.types import Truth, Update
@@ -27,6 +27,7 @@ from fl_app.types import Truth, Update
 FOLDER = "observations"
 _PUBLIC = "public.json"
 _VERSION = 1
+_FACTS = ("broadcaster", "asked", "masked", "summed")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 
 Header = TypeVar("Header", Order, Answer)
@@ -54,8 +55,9 @@ def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, pub
         }
         heads = {"order": asdict(sighting.order), "answer": asdict(sighting.answer)}
         told = {name: json.dumps(head) for name, head in heads.items()}
-        told |= {"broadcaster": json.dumps(sighting.broadcaster), "asked": json.dumps(sighting.asked)}
-        _write(where / f"r{number}-c{sighting.order.client}.safetensors", parts, told)
+        told |= {name: json.dumps(getattr(sighting, name)) for name in _FACTS}
+        name = "sum" if sighting.summed else f"c{sighting.order.client}"
+        _write(where / f"r{number}-{name}.safetensors", parts, told)
 
 
 def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
@@ -131,7 +133,10 @@ def _sighting(path: Path, model: dict[str, Update]) -> Sighting:
             broadcaster=bool(told["broadcaster"]),
             truth=Truth(**truth) if truth else None,
             raw=raw or None,
-            asked=told.get("asked"),  # runs of before it was kept do not have it
+            # runs of before they were kept do not have all of these
+            asked=told.get("asked"),
+            masked=bool(told.get("masked", False)),
+            summed=int(told.get("summed", 0)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error
@@ -149,5 +154,7 @@ def _public(content: dict[str, Any]) -> Public:
 
 def _client_files(where: Path) -> dict[tuple[int, int], Path]:
     """Return the clients' files by round and client."""
-    found = ((re.fullmatch(r"r(\d+)-c(\d+)\.safetensors", path.name), path) for path in where.iterdir())
-    return {(int(match[1]), int(match[2])): path for match, path in found if match}
+    found = (
+        (re.fullmatch(r"r(\d+)-(?:c(\d+)|sum)\.safetensors", path.name), path) for path in where.iterdir()
+    )
+    return {(int(match[1]), int(match[2] or SUM)): path for match, path in found if match}

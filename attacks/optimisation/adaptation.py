@@ -12,6 +12,9 @@ A defense is public, for the server hands it out. Each is met where it gives mos
 - Outpost: its small entries are zeros, and matched as such. Its noise fades: a late
   round may be attacked instead (``attack.rounds=last``).
 - ATS: what is found is a rewritten image, and the rewriting is undone (`attacks.rewrites`).
+- FL-TOP, FL-BASIC: what was not sent was not trained either. It is not matched, and stays where it
+  is while local steps are unrolled. Nothing is known of its size.
+- FL-CS: its measurements were turned back into an update, which is matched as it stands.
 """
 
 from __future__ import annotations
@@ -40,12 +43,27 @@ SMOOTHER = 4.0
 HEADLESS = 2.0
 """… and so many times where the largest entries are missing, which tell most."""
 
-TELLING = ("identity", "ats", "perturb_outpost", "round_bf16", "round_fp16", "round_int8", "take_sign")
+CONFINING = ("fl_basic", "fl_top")
+"""Defenses under which a client trains nothing but what it sends."""
+TELLING = (
+    "identity",
+    "ats",
+    "fl_cs",
+    "fl_std",
+    "perturb_outpost",
+    "round_bf16",
+    "round_fp16",
+    "round_int8",
+    "take_sign",
+)
 """Defenses that withhold nothing: what they send as zero is zero or small, and matched as such."""
 REMARKS = {
     "take_sign": "the guess is compared by little more than its signs",
     "add_gaussian": "images must be the smoother, the more of the update is noise",
     "add_laplace": "images must be the smoother, the more of the update is noise",
+    "fl_basic": "what was not sent was not trained either, and does not move",
+    "fl_top": "what was not sent was not trained either, and does not move",
+    "fl_cs": "what was found for the measurements is matched as if it had been sent",
     "perturb_outpost": "a late round may come without noise (attack.rounds=last)",
 }
 """What a result says of defenses that are met in the search."""
@@ -73,6 +91,8 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
         rule = withheld_entries(as_sent, problem.names)
         withheld = rule and Withheld(*(bound.to(problem.target) for bound in rule))
         problem = replace(problem, withheld=withheld)
+    if find_part(obs, *CONFINING) is not None:
+        problem = replace(problem, trained=problem.sent)
     if stochastic_layers(problem.model):
         problem = replace(problem, sent=problem.sent & in_front(problem))
         notes.append("adaptive: draws searched for with the images, layers behind them left out")

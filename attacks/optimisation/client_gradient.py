@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,19 @@ Draws = Mapping[str, Tensor]
 Course = LocalTraining | Rounds | None
 """How the weights move while the client computes; None: not at all."""
 State = Mapping[str, Tensor]
-Gradient = Callable[[Tensor, Tensor, Draws], Tensor]
-"""From inputs (P, B, ...), labels (P, B) or (P, B, classes) and draws to gradients (P, n), differentiable."""
+
+
+class Gradient(Protocol):
+    """From guesses to gradients (P, n), differentiable."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None = None) -> Tensor:
+        """Take inputs (P, B, ...), labels (P, B) or (P, B, classes), draws, and what is trained (P, n).
+
+        A client of FL-TOP trains some entries only: the gradient of the others is 0 in every step, and
+        they stay where they are. Each guess has its own, for clients of a round need not show the
+        same ones. None: all are trained.
+        """
+        ...
 
 
 def client_gradient(
@@ -36,6 +48,7 @@ def client_gradient(
     draws: Draws | None = None,
     loss: Loss = F.cross_entropy,
     course: Course = None,
+    trained: Tensor | None = None,
 ) -> tuple[Gradient, str | None]:
     """Return a gradient function for stacks like ``inputs``, and why it is not batched (None if it is).
 
@@ -50,10 +63,11 @@ def client_gradient(
     if len(inputs) == 1:
         return single, None
     stacked = batched(model, names, loss, course)
+    slope_of = partial(_slope, inputs=inputs, labels=labels, draws=draws, trained=trained)
     try:
-        together, alone = _slope(stacked, inputs, labels, draws), _slope(single, inputs, labels, draws)
+        together, alone = slope_of(stacked), slope_of(single)
         # a model that draws numbers disagrees with itself as well
-        wrong = not _agree(together, alone) and _agree(alone, _slope(single, inputs, labels, draws))
+        wrong = not _agree(together, alone) and _agree(alone, slope_of(single))
         reason = "torch differentiates it wrongly when batched" if wrong else None
     except RuntimeError as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
@@ -67,13 +81,13 @@ def one_by_one(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_en
     parameters = dict(model.named_parameters())
     matched = [parameters[name] for name in names]
 
-    def gradient(inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def gradient(inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None = None) -> Tensor:
         rows = []
         for guess, label in zip(inputs, labels, strict=True):
             value = loss(model(guess), label)
             parts = torch.autograd.grad(value, matched, create_graph=True, materialize_grads=True)
             rows.append(torch.cat([part.reshape(-1) for part in parts]))
-        return torch.stack(rows)
+        return _at(trained, torch.stack(rows))
 
     return gradient
 
@@ -88,16 +102,22 @@ def batched(
     of_guess = _functional(model, names, loss, course)
     # models that draw (a stochastic bottleneck) draw for each guess anew
     per_guess = vmap(of_guess, randomness="different")
-    return lambda inputs, labels, draws: per_guess(inputs, labels, dict(draws))
+
+    def gradient(inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None = None) -> Tensor:
+        own = () if trained is None else (trained,)
+        return per_guess(inputs, labels, dict(draws), *own)
+
+    return gradient
 
 
 def _in_turn(model: nn.Module, names: tuple[str, ...], loss: Loss, course: Course) -> Gradient:
     of_guess = _functional(model, names, loss, course)
 
-    def gradient(inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def gradient(inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None = None) -> Tensor:
         rows = []
         for number, (guess, label) in enumerate(zip(inputs, labels, strict=True)):
-            rows.append(of_guess(guess, label, {name: drawn[number] for name, drawn in draws.items()}))
+            drawn = {name: numbers[number] for name, numbers in draws.items()}
+            rows.append(of_guess(guess, label, drawn, None if trained is None else trained[number]))
         return torch.stack(rows)
 
     return gradient
@@ -105,8 +125,8 @@ def _in_turn(model: nn.Module, names: tuple[str, ...], loss: Loss, course: Cours
 
 def _functional(
     model: nn.Module, names: tuple[str, ...], loss: Loss, course: Course
-) -> Callable[[Tensor, Tensor, Draws], Tensor]:
-    """Return the flat gradient as a function of one guess."""
+) -> Callable[..., Tensor]:
+    """Return the flat gradient as a function of one guess, with the arguments of `Gradient`."""
     own = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     def value(weights: State, rest: State, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
@@ -114,23 +134,29 @@ def _functional(
 
     slope = grad(value)
 
-    def flat_slope(state: State, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+    def flat_slope(
+        state: State, guess: Tensor, label: Tensor, draws: Draws, trained: Tensor | None = None
+    ) -> Tensor:
         matched = {name: state[name] for name in names}
         rest = {name: tensor for name, tensor in state.items() if name not in matched}
-        return _flat(slope(matched, rest, guess, label, draws), names)
+        return _at(trained, _flat(slope(matched, rest, guess, label, draws), names))
 
-    def of_local_steps(local: LocalTraining, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
+    def of_local_steps(
+        local: LocalTraining, guess: Tensor, label: Tensor, draws: Draws, trained: Tensor | None = None
+    ) -> Tensor:
         sizes = [own[name].numel() for name in names]
         total = torch.zeros_like(_flat(own, names))
         for start, end in local.parts:
             drawn = {name: numbers[start:end] for name, numbers in draws.items()}
             moves = zip(names, (local.lr * total).split(sizes), strict=True)
             moved = {**own, **{name: own[name] - move.view(own[name].shape) for name, move in moves}}
-            total = total + flat_slope(moved, guess[start:end], label[start:end], drawn)
+            total = total + flat_slope(moved, guess[start:end], label[start:end], drawn, trained)
         return total / len(local.parts)
 
-    def of_rounds(rounds: Rounds, guess: Tensor, label: Tensor, draws: Draws) -> Tensor:
-        slopes = torch.stack([flat_slope(state, guess, label, draws) for state in rounds.states])
+    def of_rounds(
+        rounds: Rounds, guess: Tensor, label: Tensor, draws: Draws, trained: Tensor | None = None
+    ) -> Tensor:
+        slopes = torch.stack([flat_slope(state, guess, label, draws, trained) for state in rounds.states])
         return (slopes.cumsum(dim=0) if rounds.running else slopes).flatten()
 
     if isinstance(course, LocalTraining):
@@ -142,9 +168,16 @@ def _flat(tensors: State, names: tuple[str, ...]) -> Tensor:
     return torch.cat([tensors[name].reshape(-1) for name in names])
 
 
-def _slope(gradient: Gradient, inputs: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+def _at(trained: Tensor | None, gradient: Tensor) -> Tensor:
+    return gradient if trained is None else gradient * trained
+
+
+def _slope(
+    gradient: Gradient, inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None
+) -> Tensor:
     guess = inputs[:2].detach().requires_grad_(True)
-    flat = gradient(guess, labels[:2], {name: drawn[:2] for name, drawn in draws.items()})
+    drawn = {name: numbers[:2] for name, numbers in draws.items()}
+    flat = gradient(guess, labels[:2], drawn, None if trained is None else trained[:2])
     # random weights: in the sum of squares some errors nearly cancel
     generator = torch.Generator(device="cpu").manual_seed(0)
     weights = torch.randn(flat.shape, generator=generator, dtype=flat.dtype, device="cpu")

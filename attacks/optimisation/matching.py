@@ -235,14 +235,21 @@ def _solve(
 
     example = recipe.decode(recipe.project(start), known)
     gradient, note = client_gradient(
-        first.model, first.names, *example, draws_of(start), recipe.loss, first.rounds or first.local
+        first.model,
+        first.names,
+        *example,
+        draws_of(start),
+        recipe.loss,
+        first.rounds or first.local,
+        _trained(problems, owners),
     )
 
     def objective_of(owners: Owners, known: Tensor, distance: Distance) -> Objective:
         priors = (*recipe.priors, *recipe.own_priors(owners))
+        trained = _trained(problems, owners)
 
         def objective(variables: Variables) -> Tensor:
-            value = distance(gradient(*recipe.decode(variables, known), draws_of(variables)))
+            value = distance(gradient(*recipe.decode(variables, known), draws_of(variables), trained))
             for weight, prior in priors:
                 value = value + weight * prior(variables)
             return value
@@ -268,6 +275,14 @@ def _solve(
         on_step=on_step,
     )
     return outcome, note
+
+
+def _trained(problems: Sequence[Problem], owners: Owners) -> Tensor | None:
+    """Return which entries the client of each guess trains (P, n), None where all of them train all."""
+    if all(problem.trained is None for problem in problems):
+        return None
+    masks = [p.sent.new_ones(p.sent.shape) if p.trained is None else p.trained for p in problems]
+    return torch.stack([masks[owner] for owner in owners])
 
 
 def _counting_on(on_step: StepListener | None, before: int, total: int) -> StepListener | None:

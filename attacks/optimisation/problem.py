@@ -40,6 +40,11 @@ class Problem:
     """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
     withheld: Withheld | None = None
     """What is known of the entries that did not travel."""
+    trained: Tensor | None = None
+    """The only entries that the client's steps move (n,); None: all.
+
+    A trained entry that came out at exactly 0 looks as if it was not trained. That does no harm:
+    at the client's own samples it has no gradient, and stays where it is in either case."""
     rounds: Rounds | None = None
     """The client's earlier rounds and this one, if they are matched together; the target has them all."""
 
