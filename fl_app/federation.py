@@ -199,6 +199,12 @@ def _describe_vectors(parts: ServerParts, results: Results) -> None:
             "by_layer": by_layer,
             "picture": "coordinates.png",
         }
+    if strategy.aggregation is not None:
+        pinned = strategy.aggregation.pinned is not None
+        results.content["secure_aggregation"] = {
+            "against": "active server" if pinned else "honest-but-curious server",
+            "min_clients": strategy.aggregation.min_clients,
+        }
     if strategy.privacy is not None:
         results.content["privacy"] = {
             "unit": "client",

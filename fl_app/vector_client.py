@@ -28,6 +28,8 @@ from fl_app.wire import decode, decode_masks, encode
 
 COARSEST = 2.0**-12
 """The largest fixed-point step, over the deviation of a client's noise."""
+REACH = 8.6
+"""How many deviations of noise must fit beside a clipped vector: what is clamped would be noise that is lost."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class VectorClient(Client):
         values = self._protect(
             values, terms.round, terms.attempt, plan.clip, len(terms.participants), terms.threshold
         )
-        self._check_step(plan, terms)
+        self._check_grid(plan, terms)
         return member.mask(parcel.secure, values, bytes.fromhex(hash_tensors(start.weights.values())))
 
     def _protect(
@@ -144,16 +146,21 @@ class VectorClient(Client):
         shares = privacy.shares(cohort, threshold)
         return privacy.protect(values, clip=clip, shares=shares, generator=generator)
 
-    def _check_step(self, plan: Plan, terms: Terms) -> None:
-        """Refuse a grid that is too coarse for the noise to be a normal one."""
-        privacy = self.parts.privacy
+    def _check_grid(self, plan: Plan, terms: Terms) -> None:
+        """Refuse a grid that is too coarse or too narrow for the noise to be a normal one."""
+        privacy, grid = self.parts.privacy, terms.fixed_point
         if privacy is None:
             return
         deviation = plan.clip * privacy.shares(len(terms.participants), terms.threshold).local
-        if terms.fixed_point.step > deviation * COARSEST * (1 + 1e-9):
+        if grid.step > deviation * COARSEST * (1 + 1e-9):
             raise MessageError(
                 f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's deviation "
-                f"of {deviation:g}, got {terms.fixed_point.step:g}"
+                f"of {deviation:g}, got {grid.step:g}"
+            )
+        if grid.bound < plan.clip + REACH * deviation:
+            raise MessageError(
+                f"client {self.client}: the fixed-point range must hold the clipping bound of {plan.clip:g} and "
+                f"{REACH:g} deviations of {deviation:g}, got {grid.bound:g}"
             )
 
 

@@ -43,8 +43,8 @@ class Problem:
     trained: Tensor | None = None
     """The only entries that the client's steps move (n,); None: all.
 
-    A trained entry that came out at exactly 0 looks as if it was not trained. That does no harm:
-    at the client's own samples it has no gradient, and stays where it is in either case."""
+    They are told by what is not 0: a trained entry whose change came out at exactly 0 counts as not
+    trained. That does no harm, for it did not move."""
     rounds: Rounds | None = None
     """The client's earlier rounds and this one, if they are matched together; the target has them all."""
 

@@ -7,6 +7,7 @@ from fl_app.coordinates.flat import (
     gather,
     mask_coordinates,
     scatter,
+    split_coordinates,
     unflatten,
 )
 from fl_app.coordinates.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
@@ -46,6 +47,7 @@ __all__ = [
     "random_coordinates",
     "reconstruct",
     "scatter",
+    "split_coordinates",
     "top_coordinates",
     "unflatten",
 ]

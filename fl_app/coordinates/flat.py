@@ -63,6 +63,20 @@ def mask_coordinates(coordinates: Tensor, like: Mapping[str, Tensor]) -> Update:
     return unflatten(marked, like)
 
 
+def split_coordinates(coordinates: Tensor, like: Mapping[str, Tensor]) -> Update:
+    """Return the positions within each tensor, for those tensors that have any."""
+    places, start = {}, 0
+    for name, tensor in like.items():
+        end = start + tensor.numel()
+        first, last = torch.searchsorted(
+            coordinates, torch.tensor([start, end], device=coordinates.device)
+        ).tolist()
+        if first < last:
+            places[name] = (coordinates[first:last] - start).to(tensor.device)
+        start = end
+    return places
+
+
 def count_by_layer(coordinates: Tensor, like: Mapping[str, Tensor]) -> dict[str, int]:
     """Return how many of the coordinates fall into each tensor."""
     return {name: int(mask.sum()) for name, mask in mask_coordinates(coordinates, like).items()}

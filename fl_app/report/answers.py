@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from fl_app.report.formats import (
     format_best,
@@ -13,12 +14,13 @@ from fl_app.report.formats import (
     format_psnr,
     format_short,
 )
-from fl_app.report.gallery import of_update, picture_caption
+from fl_app.report.gallery import picture_caption
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.records import Attack, Run
 from fl_app.report.runs import load_baseline
 from fl_app.report.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.tiles import read_tiles, tile_uri
+from fl_app.report.update_kinds import MASKED, as_sent, of_update, update_words
 
 NO_LPIPS = "not measured (weights missing)"
 
@@ -53,15 +55,30 @@ def _would_leak(run: Run) -> list[Child]:
 
 
 def _does_leak(run: Run) -> list[Child]:
-    attacks = of_update(run, "defended")
+    attacks, masked = as_sent(run), _masked_sentence(run)
     if not run.attacks:
         return _no_attack(run)
     if not attacks:
-        return [_big("Not measured"), _text("No update that was sent was attacked.")]
-    source = (
-        "the update that was sent" if run.defense == "none" else f"the update as sent, under {run.defense}"
-    )
-    return _leak(attacks, source, _difference(run))
+        what = "No sum of clients" if of_update(run, "masked") else "No update that was sent"
+        return [_big("Not measured"), _text(f"{what} was attacked.", masked)]
+    return _leak(attacks, _sent_words(run, attacks), _difference(run), masked)
+
+
+def _sent_words(run: Run, attacks: list[Attack]) -> str:
+    found = closest_image(attacks)
+    attack = found[0] if found else attacks[0]
+    if attack.update == "sum":
+        return update_words(run, attack)
+    return "the update that was sent" if run.defense == "none" else f"the update as sent, under {run.defense}"
+
+
+def _masked_sentence(run: Run) -> str | None:
+    """Say what an attack on one client's masked vector gave."""
+    masked = of_update(run, "masked")
+    psnr = worst_score(PSNR, masked)
+    if psnr is None:
+        return None
+    return f"From {MASKED} the attacker's best is {format_psnr(psnr)}: that is a guess, for what it saw there is noise."
 
 
 def _no_attack(run: Run) -> list[Child]:
@@ -72,21 +89,22 @@ def _no_attack(run: Run) -> list[Child]:
     ]
 
 
-def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
+def _leak(attacks: list[Attack], source: str, *remarks: str | None) -> list[Child]:
     found = closest_image(attacks)
     if found is not None:
-        return _image_leak(attacks, *found, source=source, verdict=verdict)
+        return _image_leak(attacks, *found, source=source, remarks=remarks)
     if any(attack.scored for attack in attacks):
         return _other_leak(attacks, source)
     remark = "The attack ran, but the client did not allow an audit: there is no original to compare with."
-    return [_big("Not scored"), _text(remark)]
+    return [_big("Not scored"), _text(remark, *remarks)]
 
 
 def _image_leak(
-    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, remarks: Iterable[str | None]
 ) -> list[Child]:
     count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
     whose = "" if attack.client is None else f" of client {attack.client}"
+    whose = " of one of them" if attack.update == "sum" else whose
     facts = [] if attack.round is None else [f"round {attack.round}"]
     facts += [f"the closest of {count}"] if count > 1 else []
     where = f" ({', '.join(facts)})" if facts else ""
@@ -95,7 +113,7 @@ def _image_leak(
     means = f"{PSNR.show(mean_score(PSNR, attacks))}, SSIM {SSIM.show(mean_score(SSIM, attacks))}"
     return [
         _big(format_psnr(psnr), " PSNR") if psnr is not None else _big(f"SSIM {SSIM.show(ssim)}"),
-        _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", verdict),
+        _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", *remarks),
         _text(
             f"At best for the attacker: SSIM {SSIM.show(ssim)}, LPIPS {lpips}.",
             f"Mean over all pictures, of the attack's best form: {means}." if count > 1 else None,
@@ -151,9 +169,11 @@ def _pair(attack: Attack, position: int) -> Html | None:
 
 def _difference(run: Run) -> str | None:
     without = worst_score(PSNR, of_update(run, "undefended"))
-    with_it = worst_score(PSNR, of_update(run, "defended"))
+    with_it = worst_score(PSNR, as_sent(run))
     if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
         return None
+    if of_update(run, "sum"):
+        return "It need not be the picture beside it, so the two numbers are no measure of the defense."
     if math.isinf(without):
         return "Without the defense the attacker had the picture exactly."
     gap = format_psnr(abs(without - with_it))

@@ -6,10 +6,10 @@ import json
 
 from fl_app.report.answers import NO_LPIPS
 from fl_app.report.formats import DASH, format_number, format_short
-from fl_app.report.gallery import UPDATES, update_words
 from fl_app.report.markup import Child, Html, element, table
 from fl_app.report.records import Attack, Run, as_text
 from fl_app.report.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
+from fl_app.report.update_kinds import MASKED, TRAINED, update_words
 
 _GRANTS = {
     "labels": "the true labels",
@@ -63,6 +63,8 @@ def attack_section(run: Run) -> list[Child]:
         ),
         table(header, rows, words=2),
         _trained_remark(run),
+        _sum_remark(run),
+        _masked_remark(run),
         _tuning_remark(run),
         _unscored_remark(run),
         _grants(run),
@@ -80,14 +82,18 @@ def _is_behind(run: Run, attack: Attack) -> bool:
     """Say whether an attacker who knows the defense did worse than the same one who does not."""
 
     def case(one: Attack) -> tuple[object, ...]:
-        return one.name, one.update, one.round, one.client, one.labels_from
+        return one.name, one.update, one.round, one.client, one.summed, one.labels_from
 
+    if attack.update == "masked":
+        return False  # of two guesses one is always behind
     plain = [other for other in run.attacks if not other.adaptive and case(other) == case(attack)]
     theirs, ours = mean_score(PSNR, plain), mean_score(PSNR, [attack])
     return theirs is not None and ours is not None and ours < theirs
 
 
 def _client_cell(attack: Attack) -> str:
+    if attack.update == "sum":
+        return f"{attack.summed or 'all'} together"
     client = attack.client or DASH
     return f"{client} (named the locations)" if attack.broadcaster else client
 
@@ -128,8 +134,28 @@ def _trained_remark(run: Run) -> Html | None:
         return None
     return element(
         "p",
-        f"Rows of “{UPDATES['trained']}” compare the reconstruction with the images that this defense put "
+        f"Rows of “{TRAINED}” compare the reconstruction with the images that this defense put "
         "in the originals' place; the others compare it with the originals.",
+    )
+
+
+def _sum_remark(run: Run) -> Html | None:
+    if all(attack.update != "sum" for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        "Rows of a sum are attacks on the mean update of several clients, which secure aggregation reveals: "
+        "their batch is that of all these clients, and so are the images.",
+    )
+
+
+def _masked_remark(run: Run) -> Html | None:
+    if all(attack.update != "masked" for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        f"Rows of “{MASKED}” are attacks on what one client sent: under its masks that is uniform noise, so "
+        "their scores are those of a guess.",
     )
 
 
@@ -138,7 +164,7 @@ def _unscored_remark(run: Run) -> Html | None:
         return None
     return element(
         "p",
-        "Rows of dashes were not scored: the client did not allow an audit, so nobody knows the original.",
+        "Rows of dashes were not scored: a client did not allow an audit, so nobody knows the original.",
     )
 
 

@@ -1,15 +1,10 @@
-"""Charts as PNG bytes, drawn twice where a page has a light and a dark face.
-
-Only matplotlib's object interface is used: `pyplot` would keep state between
-reports that are made in one process.
-"""
+"""Charts as PNG bytes, drawn twice where a page has a light and a dark face."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,39 +12,20 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 from torch import Tensor
 
-from fl_app.report.formats import format_bytes
-
-
-class Theme(NamedTuple):
-    """The colours of a chart; those of the page's style sheet."""
-
-    ground: str
-    ink: str
-    muted: str
-    line: str
-    series: tuple[str, ...]
-
-
-# Okabe and Ito's palette (told apart by colour-blind readers), its yellow replaced and its blues
-# lightened for the dark ground
-LIGHT = Theme(
-    "#ffffff",
-    "#1c1e24",
-    "#5f6470",
-    "#dfe0dc",
-    ("#0072b2", "#d55e00", "#009e73", "#a6488a", "#8a6d00", "#3f9fd8", "#e69f00", "#555b66"),
+from fl_app.report.canvas import (
+    LIGHT,
+    Theme,
+    blank_chart,
+    png_bytes,
+    shorten,
+    tick_writer,
+    write_percent,
 )
-DARK = Theme(
-    "#1d2026",
-    "#e9eaed",
-    "#a0a6b2",
-    "#343943",
-    ("#5aa9e6", "#ff8a4c", "#35c79a", "#d98cc4", "#d8b93a", "#9fd3f5", "#f3b73e", "#b4bac6"),
-)
+from fl_app.report.formats import format_bytes, format_short
 
 
 class Curve(NamedTuple):
@@ -60,6 +36,12 @@ class Curve(NamedTuple):
     y: Sequence[float]
     spread: Sequence[float] | None = None
     """Half the height of a band around the line."""
+
+    @classmethod
+    def of(cls, label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
+        """Return the line through those points that are known and finite."""
+        known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+        return cls(label, [x for x, _ in known], [y for _, y in known])
 
 
 class Point(NamedTuple):
@@ -75,40 +57,62 @@ class Point(NamedTuple):
 def plot_accuracy(curves: Sequence[Curve], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy in percent over rounds."""
     # a legend of many rows must not eat the chart
-    figure, axes = _chart(theme, height=2.9 if len(curves) <= 1 else 3.2 + 0.11 * len(curves))
+    figure, axes = blank_chart(theme, height=2.9 if len(curves) <= 1 else 3.2 + 0.11 * len(curves))
     _draw_curves(axes, curves, theme)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(_formatter(_axis_percent))
+    axes.yaxis.set_major_formatter(tick_writer(write_percent))
     axes.set(xlabel="round", ylabel="accuracy")
     if len(curves) > 1:
         _legend_below(figure, axes, theme)
-    return _png(figure)
+    return png_bytes(figure)
 
 
 def plot_bytes(up: Curve, down: Curve, dense: float | None, theme: Theme = LIGHT) -> bytes:
     """Draw the bytes of each round in both directions, and those of a dense exchange as a line."""
-    figure, axes = _chart(theme)
+    figure, axes = blank_chart(theme)
     _draw_curves(axes, [curve for curve in (up, down) if len(curve.x)], theme)
     if dense:
-        axes.axhline(dense, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.4, label="dense, each way")
-    _scale_bytes(axes, [*up.y, *down.y, *([dense] if dense else [])])
+        _draw_level(axes, dense, "dense, each way", theme)
+    values = [*up.y, *down.y, *([dense] if dense else [])]
+    _scale(axes, values, compared=values)
+    axes.yaxis.set_major_formatter(tick_writer(format_bytes))
     axes.set(xlabel="round", ylabel="bytes per round, all clients")
     _legend_below(figure, axes, theme)
-    return _png(figure)
+    return png_bytes(figure)
 
 
 def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
     """Draw the norm of what clients hold back, over rounds."""
-    figure, axes = _chart(theme)
+    figure, axes = blank_chart(theme)
     _draw_curves(axes, [curve], theme)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="round", ylabel="residual norm")
-    return _png(figure)
+    return png_bytes(figure)
+
+
+def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = LIGHT) -> bytes:
+    """Draw what each observer may have learnt by each round, and the budget as a line."""
+    figure, axes = blank_chart(theme)
+    _draw_curves(axes, curves, theme)
+    if budget is not None:
+        _draw_level(axes, budget, "budget", theme)
+    limits = [] if budget is None else [budget]
+    # that each of them grows is no reason: lines far apart are
+    _scale(
+        axes,
+        [*(y for curve in curves for y in curve.y), *limits],
+        compared=[*(max(curve.y) for curve in curves), *limits],
+    )
+    axes.yaxis.set_major_formatter(tick_writer(format_short))
+    axes.set(xlabel="round", ylabel="ε spent so far")
+    if len(curves) > 1 or budget is not None:
+        _legend_below(figure, axes, theme)
+    return png_bytes(figure)
 
 
 def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy against leakage; the upper left corner is the place to be."""
-    figure, axes = _chart(theme, height=4.0)
+    figure, axes = blank_chart(theme, height=4.0)
     for point, (color, marker, _) in zip(points, _looks(theme), strict=False):
         axes.errorbar(
             point.x,
@@ -123,10 +127,10 @@ def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
             linestyle="none",
         )
     axes.margins(x=0.16, y=0.16)
-    axes.yaxis.set_major_formatter(_formatter(_axis_percent))
+    axes.yaxis.set_major_formatter(tick_writer(write_percent))
     axes.set(xlabel="leak: PSNR of the attacker's best image (dB)", ylabel="final accuracy")
     _label_points(figure, axes, points, theme)
-    return _png(figure)
+    return png_bytes(figure)
 
 
 def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | str) -> None:
@@ -137,7 +141,7 @@ def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | s
         )
     counts = histogram.detach().cpu().to(torch.float64).T.numpy()
     classes, clients = counts.shape
-    figure, axes = _chart(
+    figure, axes = blank_chart(
         LIGHT, width=min(9.0, max(4.6, 1.8 + 0.42 * clients)), height=min(7.0, max(2.2, 1.2 + 0.3 * classes))
     )
     blues = LinearSegmentedColormap.from_list("count", ["#f4f6f9", "#7fb6dd", "#0072b2", "#062f4f"])
@@ -150,7 +154,7 @@ def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | s
     axes.set(xlabel="client", ylabel="class")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     step = math.ceil(classes / 20)
-    axes.set_yticks(range(0, classes, step), [_shorten(name) for name in class_names[::step]])
+    axes.set_yticks(range(0, classes, step), [shorten(name) for name in class_names[::step]])
     if clients <= 16 and classes <= 20:
         for row, column in itertools.product(range(classes), range(clients)):
             dark = counts[row, column] > 0.45 * counts.max()
@@ -168,21 +172,7 @@ def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | s
     bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     bar.ax.tick_params(length=0, labelsize=9, labelcolor=LIGHT.muted)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(_png(figure))
-
-
-def _chart(theme: Theme, *, width: float = 4.8, height: float = 2.9) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), facecolor=theme.ground, layout="constrained")
-    axes = figure.subplots()
-    axes.set_facecolor(theme.ground)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(theme.muted)
-    axes.grid(axis="y", color=theme.line, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=theme.muted, labelsize=10, length=0)
-    axes.xaxis.label.set(color=theme.ink, fontsize=10)
-    axes.yaxis.label.set(color=theme.ink, fontsize=10)
-    return figure, axes
+    Path(path).write_bytes(png_bytes(figure))
 
 
 def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
@@ -197,7 +187,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
             linewidth=2,
             marker=marker,
             markersize=4,
-            label=_shorten(curve.label, 30),
+            label=shorten(curve.label, 30),
         )
         if curve.spread is not None:
             low = [y - s for y, s in zip(curve.y, curve.spread, strict=True)]
@@ -227,9 +217,15 @@ def _legend_below(figure: Figure, axes: Axes, theme: Theme) -> None:
         )
 
 
-def _scale_bytes(axes: Axes, values: Sequence[float]) -> None:
+def _draw_level(axes: Axes, value: float, label: str, theme: Theme) -> None:
+    axes.axhline(value, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.4, label=label)
+
+
+def _scale(axes: Axes, values: Sequence[float], *, compared: Sequence[float]) -> None:
+    """Make room for all ``values``, on a logarithmic scale if those ``compared`` differ much."""
     positive = [value for value in values if value > 0]
-    if positive and max(positive) > 12 * min(positive):
+    apart = [value for value in compared if value > 0]
+    if apart and max(apart) > 12 * min(apart):
         axes.set_yscale("log")
         axes.set_ylim(min(positive) / 1.6, max(positive) * 1.6)
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
@@ -237,15 +233,6 @@ def _scale_bytes(axes: Axes, values: Sequence[float]) -> None:
         axes.tick_params(which="minor", length=0)
     else:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(_formatter(format_bytes))
-
-
-def _formatter(write: Callable[[float], str]) -> FuncFormatter:
-    return FuncFormatter(lambda value, _: write(value))
-
-
-def _axis_percent(share: float) -> str:
-    return f"{round(100 * share, 2):g} %"
 
 
 def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Theme) -> None:
@@ -266,7 +253,7 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Th
     inside = axes.get_window_extent()
     for number, (point, (color, _, _)) in enumerate(zip(points, _looks(theme), strict=False)):
         text = axes.annotate(
-            _shorten(point.label, 28),
+            shorten(point.label, 28),
             (point.x, point.y),
             xytext=(0, 0),
             textcoords="offset points",
@@ -282,16 +269,3 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Th
             if not box.count_overlaps(others) and inside.x0 <= box.x0 and box.x1 <= inside.x1:
                 break
         taken.append(text.get_window_extent())
-
-
-def _shorten(text: str, length: int = 18) -> str:
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    plain = plain if len(plain) <= length else plain[: length - 1] + "…"
-    # a dollar sign would start matplotlib's mathematics, a leading underscore hides a label from legends
-    return (f" {plain}" if plain.startswith("_") else plain).replace("$", r"\$")
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160)
-    return buffer.getvalue()

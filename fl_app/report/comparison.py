@@ -20,10 +20,10 @@ from fl_app.report.formats import (
     format_factor,
     format_number,
 )
-from fl_app.report.gallery import of_update
-from fl_app.report.records import Run, as_mapping
+from fl_app.report.records import Attack, Run, as_mapping
 from fl_app.report.runs import load_run
 from fl_app.report.scores import LPIPS, PSNR, SSIM, lacks_lpips, mean_of, mean_score, worst_score
+from fl_app.report.update_kinds import as_sent, of_update
 
 _OF_ONE_RUN = frozenset({"seed", "out", "run_dir", "output_dir"})
 """Settings that name a repetition or its place on disk, not a different experiment."""
@@ -70,7 +70,11 @@ class ComparisonRow:
     """Each way."""
     undefended: Leak
     defended: Leak
+    of_sums: bool
+    """Whether ``defended`` is of sums of clients: secure aggregation shows nothing else."""
     epsilon: Spread | None
+    """Against who sees only the models."""
+    epsilon_server: Spread | None
     seconds: Spread | None
 
     @property
@@ -97,7 +101,7 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     """Return the rows as a table for the terminal.
 
     Leak is that of the attacker's best image; below bytes stands how many times
-    fewer they are than dense ones.
+    fewer they are than dense ones; below ε the one against the server.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("defense", overflow="fold", min_width=8)
@@ -106,7 +110,7 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     accuracy = ["accuracy %", "best, by"]
     accuracy += ["balanced %", "AUROC"] if any(row.two_classes for row in rows) else []
     numbers = ["\n".join(accuracy), "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM"]
-    for title in [*numbers, "leak with\ndB, SSIM", "ε", "seconds"]:
+    for title in [*numbers, "leak with\ndB, SSIM", "ε\nserver", "seconds"]:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         cells = [
@@ -117,8 +121,8 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
             _byte_cell(row, row.uplink_per_round),
             _byte_cell(row, row.downlink_per_round),
             _leak_cell(row.undefended),
-            _leak_cell(row.defended),
-            _terse(row.epsilon, 2),
+            _leak_cell(row.defended) + ("\nof a sum" if row.of_sums else ""),
+            _epsilon_cell(row),
             format_number(row.seconds and row.seconds.mean, 1),
         ]
         # as Text: a label with brackets would be read as rich markup
@@ -200,9 +204,11 @@ def _row(runs: list[Run], differs: str) -> ComparisonRow:
         uplink_per_round=spread_of(_per_round(run, run.uplink_bytes) for run in runs),
         downlink_per_round=spread_of(_per_round(run, run.downlink_bytes) for run in runs),
         dense_per_round=None if dense is None else dense.mean / 2,
-        undefended=_leak(runs, "undefended"),
-        defended=_leak(runs, "defended"),
+        undefended=_leak([of_update(run, "undefended") for run in runs]),
+        defended=_leak([as_sent(run) for run in runs]),
+        of_sums=any(of_update(run, "sum") for run in runs),
         epsilon=spread_of(run.epsilon for run in runs),
+        epsilon_server=spread_of(run.epsilon_server for run in runs),
         seconds=spread_of(run.seconds for run in runs),
     )
 
@@ -211,8 +217,7 @@ def _per_round(run: Run, total: float | None) -> float | None:
     return total / len(run.rounds) if total is not None and run.rounds else None
 
 
-def _leak(runs: list[Run], update: str) -> Leak:
-    attacks = [of_update(run, update) for run in runs]
+def _leak(attacks: list[list[Attack]]) -> Leak:
     return Leak(
         worst={m.name: spread_of(worst_score(m, of_run) for of_run in attacks) for m in LEAK_METRICS},
         mean={m.name: spread_of(mean_score(m, of_run) for of_run in attacks) for m in LEAK_METRICS},
@@ -244,3 +249,9 @@ def _byte_cell(row: ComparisonRow, sent: Spread | None) -> str:
 def _leak_cell(leak: Leak) -> str:
     psnr, ssim = leak.worst["psnr"], leak.worst["ssim"]
     return DASH if psnr is None and ssim is None else f"{_terse(psnr, 2)}\n{_terse(ssim, 3)}"
+
+
+def _epsilon_cell(row: ComparisonRow) -> str:
+    if row.epsilon is None and row.epsilon_server is None:
+        return DASH
+    return f"{_terse(row.epsilon, 2)}\n{_terse(row.epsilon_server, 2)}"

@@ -24,10 +24,10 @@ from fl_app.report.formats import (
     format_number,
     format_percent,
 )
-from fl_app.report.gallery import UPDATES
 from fl_app.report.markup import Child, Html, element, page
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.scores import LPIPS, PSNR, Metric
+from fl_app.report.update_kinds import WITH, WITHOUT
 
 _SORT = """
 for (const button of document.querySelectorAll("th button")) {
@@ -81,16 +81,14 @@ def _table(rows: list[ComparisonRow], base: Path) -> Html:
     two_classes = any(row.two_classes for row in rows)
     plain = ["defense", "model", "data", "seeds", "accuracy", "best"]
     plain += [*(["balanced", "AUROC"] if two_classes else []), "up / round", "down / round"]
-    leaks = ["PSNR (dB)" if metric is PSNR else metric.title for _ in UPDATES for metric in LEAK_METRICS]
-    titles = [*plain, *leaks, "ε", "seconds"]
+    compared = (WITHOUT, WITH)
+    leaks = ["PSNR (dB)" if metric is PSNR else metric.title for _ in compared for metric in LEAK_METRICS]
+    titles = [*plain, *leaks, "ε", "ε server", "seconds"]
     groups = element(
         "tr",
         element("th", colspan=str(len(plain))),
-        *(
-            element("th", f"leak {name}", colspan=str(len(LEAK_METRICS)), class_="group")
-            for name in UPDATES.values()
-        ),
-        element("th", colspan="2", class_="group"),
+        *(element("th", f"leak {name}", colspan=str(len(LEAK_METRICS)), class_="group") for name in compared),
+        element("th", colspan="3", class_="group"),
     )
     header = element(
         "tr",
@@ -123,6 +121,7 @@ def _cells(row: ComparisonRow, base: Path, *, two_classes: bool) -> list[Html]:
         _bytes(row.downlink_per_round, row.dense_per_round),
         *(_leak(leak, metric) for leak in (row.undefended, row.defended) for metric in LEAK_METRICS),
         _number(row.epsilon, lambda value: format_number(value, 2)),
+        _number(row.epsilon_server, lambda value: format_number(value, 2)),
         _number(row.seconds, lambda value: format_number(value, 1)),
     ]
 
@@ -193,6 +192,18 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
     if any(row.status != "finished" for row in rows):
         remarks.append(
             "Rows with a status below their name did not finish; their numbers are of the rounds they have."
+        )
+    if any(row.of_sums for row in rows):
+        names = ", ".join(dict.fromkeys(row.label for row in rows if row.of_sums))
+        remarks.append(
+            f"With secure aggregation ({names}) the leak {WITH} is that of the sum of a round's clients, "
+            "which is all that the server sees. A sum holds the images of all of them, the update without the "
+            "defense those of one."
+        )
+    if any(row.epsilon != row.epsilon_server for row in rows):
+        remarks.append(
+            "ε is against whoever sees only the models, while it stays secret who takes part in a round; "
+            "“ε server” is against the server, which knows them."
         )
     return [element("p", remark, class_="muted") for remark in remarks]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.report.records import Attack, Run
 from fl_app.report.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.tiles import read_tiles
-
-UPDATES = {
-    "undefended": "without the defense",
-    "defended": "with the defense",
-    "trained": "what was trained on",
-}
-UPDATES_OF_NONE = {"undefended": "raw update", "defended": "as sent, no defense"}
+from fl_app.report.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class Shot:
     tile: Image.Image | None
     caption: str
     sent: bool
-    """Whether it was made from the update that travelled."""
+    """Whether it was made from what the server saw."""
     worst: bool
     """Whether no other image came closer to its original in this column of the whole run."""
 
@@ -41,36 +37,32 @@ class GalleryRow:
     original: Image.Image | None
     shots: dict[str, Shot]
     """By column, such as `with the defense`."""
+    of_sum: bool = False
+    """Whether it was rebuilt from the sum of several clients."""
 
 
 def gallery_rows(run: Run) -> list[GalleryRow]:
-    """Return the rows of the gallery, the batches that leaked most first."""
+    """Return the rows of the gallery: of sums before those of single clients, and what leaked most first."""
     cases: dict[tuple[object, ...], list[Attack]] = {}
     for attack in run.attacks:
         if attack.images is not None:
-            cases.setdefault((attack.name, attack.round, attack.client), []).append(attack)
-    compared = ("undefended", "defended")
-    worst = {_spot(found) for update in compared if (found := closest_image(of_update(run, update)))}
-    ordered = sorted(cases.values(), key=_leaked_most)
+            case = (attack.name, attack.round, attack.client, _is_sum(attack), attack.summed)
+            cases.setdefault(case, []).append(attack)
+    compared = (of_update(run, "undefended"), as_sent(run))
+    worst = {_spot(found) for attacks in compared if (found := closest_image(attacks))}
+    ordered = sorted(cases.values(), key=lambda case: (not _is_sum(case[0]), _leaked_most(case)))
     return [row for case in ordered for row in _case_rows(run, case, worst)]
 
 
-def of_update(run: Run, update: str) -> list[Attack]:
-    """Return the attacks on one kind of update, `undefended` or `defended`."""
-    return [attack for attack in run.attacks if attack.update == update]
-
-
-def update_words(run: Run, attack: Attack) -> str:
-    """Return which update was attacked, in plain words."""
-    words = UPDATES_OF_NONE if run.defense == "none" else UPDATES
-    return words.get(attack.update, attack.update)
+def gallery_blocks(rows: Iterable[GalleryRow]) -> list[list[GalleryRow]]:
+    """Return rows of sums and rows of single clients apart: they have no column in common."""
+    return [list(block) for _, block in itertools.groupby(rows, key=lambda row: row.of_sum)]
 
 
 def column_names(rows: Iterable[GalleryRow]) -> list[str]:
     """Return the columns that any of the rows has: without the defense first, adaptive attackers last."""
     names = dict.fromkeys(name for row in rows for name in row.shots)
-    raw = (UPDATES["undefended"], UPDATES_OF_NONE["undefended"])
-    return sorted(names, key=lambda name: (not name.startswith(raw), name))
+    return sorted(names, key=lambda name: (not is_raw(name), name))
 
 
 def picture_caption(attack: Attack, position: int) -> str:
@@ -85,15 +77,25 @@ def picture_caption(attack: Attack, position: int) -> str:
 
 def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
     """Write the first rows as one picture: original, then a column for each kind of update."""
-    shown = rows[:limit]
-    columns = column_names(shown)
-    width, height = 0.5 + 1.75 * (1 + len(columns)), 0.35 + 2.05 * len(shown)
+    blocks = gallery_blocks(rows[:limit])
+    columns = [column_names(block) for block in blocks]
+    count, widest = sum(map(len, blocks)), max(map(len, columns))
+    width, height = 0.5 + 1.75 * (1 + widest), 0.35 * len(blocks) + 2.05 * count
     figure = Figure(figsize=(width, height), dpi=150, facecolor="white", layout="constrained")
-    grid = figure.subplots(len(shown), 1 + len(columns), squeeze=False)
-    for line, row in zip(grid, shown, strict=True):
+    grid = iter(figure.subplots(count, 1 + widest, squeeze=False))
+    for block, names in zip(blocks, columns, strict=True):
+        lines = list(itertools.islice(grid, len(block)))
+        _draw_block(block, names, lines)
+    figure.savefig(path)
+
+
+def _draw_block(block: list[GalleryRow], columns: list[str], lines: Sequence[Sequence[Axes]]) -> None:
+    for line, row in zip(lines, block, strict=True):
         cells = [Shot(row.original, row.title, sent=False, worst=False)]
         cells += [row.shots.get(name, Shot(None, "", sent=False, worst=False)) for name in columns]
-        for axes, shot in zip(line, cells, strict=True):
+        for axes in line[len(cells) :]:
+            axes.set_axis_off()
+        for axes, shot in zip(line, cells, strict=False):
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             axes.set_xlabel(shot.caption, fontsize=7.5, color="#444444", parse_math=False)
@@ -101,13 +103,16 @@ def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
                 axes.text(0.5, 0.5, "no picture", ha="center", va="center", fontsize=8, color="#777777")
             else:
                 axes.imshow(shot.tile.convert("RGB"), interpolation="nearest")
-    for axes, name in zip(grid[0], ["original", *columns], strict=True):
+    for axes, name in zip(lines[0], ["original", *columns], strict=False):
         axes.set_title(name.replace(", ", ",\n"), fontsize=9.5, fontweight="bold", parse_math=False)
-    figure.savefig(path)
+
+
+def _is_sum(attack: Attack) -> bool:
+    return attack.update == "sum"
 
 
 def _leaked_most(case: list[Attack]) -> float:
-    sent = [attack for attack in case if attack.update == "defended"]
+    sent = [attack for attack in case if is_sent(attack)]
     value = worst_score(PSNR, sent or case)
     return float("inf") if value is None else -value
 
@@ -128,15 +133,17 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
             shots[_free_name(_column(run, attack), shots)] = Shot(
                 tile=tiles[position] if position < len(tiles) else None,
                 caption=picture_caption(attack, position),
-                sent=attack.update == "defended",
+                sent=is_sent(attack),
                 worst=(id(attack), position) in worst,
             )
-        rows.append(GalleryRow(_title(case[0], position, count), _tile(originals, position), shots))
+        title = _title(run, case[0], position, count)
+        rows.append(GalleryRow(title, _tile(originals, position), shots, of_sum=_is_sum(case[0])))
     return rows
 
 
 def _column(run: Run, attack: Attack) -> str:
-    name = update_words(run, attack)
+    # how many clients a sum has stands beside its original: it may be another number in another round
+    name = "from the sum" if _is_sum(attack) else update_words(run, attack)
     return f"{name}, adaptive attacker" if attack.adaptive else name
 
 
@@ -145,9 +152,10 @@ def _free_name(name: str, taken: dict[str, Shot]) -> str:
     return f"{name} #{repeats + 1}" if repeats else name
 
 
-def _title(attack: Attack, position: int, count: int) -> str:
+def _title(run: Run, attack: Attack, position: int, count: int) -> str:
     parts = [attack.name]
     parts += [] if attack.round is None else [f"round {attack.round}"]
+    parts += [update_words(run, attack)] if _is_sum(attack) else []
     parts += [] if attack.client is None else [f"client {attack.client}"]
     return ", ".join(parts + ([f"image {position + 1}"] if count > 1 else []))
 

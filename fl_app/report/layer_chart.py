@@ -8,7 +8,15 @@ from pathlib import Path
 
 from matplotlib.ticker import NullLocator
 
-from fl_app.report.charts import LIGHT, Theme, _axis_percent, _chart, _formatter, _png, _shorten
+from fl_app.report.canvas import (
+    LIGHT,
+    Theme,
+    blank_chart,
+    png_bytes,
+    shorten,
+    tick_writer,
+    write_percent,
+)
 
 
 def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Theme = LIGHT) -> bytes:
@@ -24,7 +32,7 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
             raise ValueError(f"plot_layers: {name}: expected 0 to {size} coordinates, got {chosen[name]}")
     shares = [chosen[name] / sizes[name] for name in sizes]
     whole = sum(chosen.values()) / sum(sizes.values())
-    figure, axes = _chart(theme, width=6.4, height=1.1 + 0.34 * len(sizes))
+    figure, axes = blank_chart(theme, width=6.4, height=1.1 + 0.34 * len(sizes))
     places = range(len(sizes))
     axes.barh(places, shares, height=0.62, color=theme.series[0])
     axes.axvline(whole, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.4)
@@ -52,10 +60,10 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
         )
     axes.grid(visible=False)
     axes.invert_yaxis()  # the first layer on top
-    axes.set_yticks(list(places), [_shorten(name, 28) for name in sizes])
-    axes.xaxis.set_major_formatter(_formatter(_axis_percent))
-    axes.set(xlabel=f"share of the layer; dashed: of the whole model, {_axis_percent(whole)}")
-    return _png(figure)
+    axes.set_yticks(list(places), [shorten(name, 28) for name in sizes])
+    axes.xaxis.set_major_formatter(tick_writer(write_percent))
+    axes.set(xlabel=f"share of the layer; dashed: of the whole model, {write_percent(whole)}")
+    return png_bytes(figure)
 
 
 def save_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], path: Path | str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fl_app.report.charts import DARK, LIGHT, Theme
+from fl_app.report.canvas import DARK, LIGHT, Theme
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.tiles import png_uri
 

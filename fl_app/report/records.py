@@ -55,19 +55,56 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """What each client sends in a round, where that is a vector."""
+
+    scheme: str | None
+    values: float | None
+    of: float | None
+    """How many numbers the whole model has."""
+    hash: str | None
+    by_layer: Mapping[str, int]
+    """How many of the coordinates lie in each tensor, if they are the same in every round."""
+    picture: Path | None
+
+
+@dataclass(frozen=True)
+class ClientPrivacy:
+    """The noise of client-level differential privacy."""
+
+    noise_multiplier: float | None
+    clip: float | None
+    replayable: bool | None
+    """Whether who knows the run's seed knows the noise."""
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Secure aggregation: the server sees sums, and no client's own vector."""
+
+    against: str | None
+    """The server that it withstands, such as `honest-but-curious server`."""
+    min_clients: int | None
+
+
+@dataclass(frozen=True)
 class Attack:
-    """One attack on one update of one client."""
+    """One attack on one update: of one client, or summed over several."""
 
     name: str
     adaptive: bool
     update: str
     """`undefended` for the raw update, `defended` for the one that was sent.
 
-    `trained`: the defended one, its reconstruction compared with the images that
-    the defense trained on instead; those are then its ``images``.
+    With secure aggregation `masked` for what one client sent, and `sum` for what the
+    server learns from all of them. `trained`: the defended one, its reconstruction
+    compared with the images that the defense trained on instead; those are then its ``images``.
     """
     round: int | None
     client: str | None
+    """None for a sum."""
+    summed: int
+    """How many clients' updates the attacked one is the mean of; 0: one client's own, or not known."""
     broadcaster: bool
     """Whether the client named the locations of the round (ADGP)."""
     batch_size: int | None
@@ -122,6 +159,9 @@ class Run:
     epsilon_unit: str | None
     seconds: float | None
     attacks: tuple[Attack, ...]
+    exchange: Exchange | None
+    privacy: ClientPrivacy | None
+    secure_sum: SecureSum | None
     notes: tuple[str, ...]
 
     def choice(self, group: str) -> str | None:
@@ -130,10 +170,20 @@ class Run:
 
     def setting(self, *names: str) -> str | None:
         """Return one value of the config by its path, as text."""
-        value: object = self.config
-        for name in names:
-            value = as_mapping(value).get(name)
-        return as_text(value)
+        return as_text(self._at(*names))
+
+    def amount(self, *names: str) -> float | None:
+        """Return one number of the config by its path."""
+        return as_number(self._at(*names))
+
+    @property
+    def budget(self) -> float | None:
+        """The epsilon that was not to be passed against who sees only the models; None if there is none."""
+        if (limit := self.amount("dp", "epsilon")) is not None:
+            return limit
+        # a set noise multiplier goes before it there
+        of_records = self.choice("defense") == "dp_sgd" and self.amount("defense", "noise_multiplier") is None
+        return self.amount("defense", "epsilon") if of_records else None
 
     @property
     def two_classes(self) -> bool:
@@ -150,6 +200,12 @@ class Run:
         ]
         defense = self.choice("defense") or "unknown"
         return " + ".join(extras if defense == "none" and extras else [defense, *extras])
+
+    def _at(self, *names: str) -> object:
+        value: object = self.config
+        for name in names:
+            value = as_mapping(value).get(name)
+        return value
 
 
 def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
@@ -195,6 +251,9 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
         attacks=tuple(
             attack for entry in _entries(raw.get("attacks")) for attack in _parse_attacks(folder, entry)
         ),
+        exchange=_parse_exchange(folder, raw.get("exchange")),
+        privacy=_parse_privacy(raw.get("privacy")),
+        secure_sum=_parse_secure_sum(raw.get("secure_aggregation")),
         notes=_texts(raw.get("notes")),
     )
 
@@ -302,6 +361,37 @@ def _dense(parameters: float | None, buffers: float | None, rounds: tuple[Round,
     return 2 * 4 * (parameters + (buffers or 0)) * clients
 
 
+def _parse_exchange(folder: Path, raw: object) -> Exchange | None:
+    if not isinstance(raw, Mapping):
+        return None
+    by_layer = {name: _whole(count) for name, count in as_mapping(raw.get("by_layer")).items()}
+    return Exchange(
+        scheme=as_text(raw.get("scheme")),
+        values=as_number(raw.get("values")),
+        of=as_number(raw.get("of")),
+        hash=as_text(raw.get("hash")),
+        by_layer={name: count for name, count in by_layer.items() if count is not None},
+        picture=_inside(folder, raw.get("picture")),
+    )
+
+
+def _parse_privacy(raw: object) -> ClientPrivacy | None:
+    if not isinstance(raw, Mapping):
+        return None
+    replayable = raw.get("replayable")
+    return ClientPrivacy(
+        noise_multiplier=as_number(raw.get("noise_multiplier")),
+        clip=as_number(raw.get("clip")),
+        replayable=replayable if isinstance(replayable, bool) else None,
+    )
+
+
+def _parse_secure_sum(raw: object) -> SecureSum | None:
+    if not isinstance(raw, Mapping):
+        return None
+    return SecureSum(against=as_text(raw.get("against")), min_clients=_whole(raw.get("min_clients")))
+
+
 def _parse_attacks(folder: Path, raw: Mapping[str, object]) -> list[Attack]:
     """Return the attack, and once more with its scores against what was trained on, if that was another."""
     trained = as_mapping(raw.get("trained"))
@@ -315,12 +405,14 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         for name, value in raw.items()
         if name not in Attack.__dataclass_fields__ and (number := as_number(value)) is not None
     }
+    update = as_text(raw.get("update")) or "defended"
     return Attack(
         name=as_text(raw.get("attack")) or "attack",
         adaptive=raw.get("adaptive") is True,
-        update=as_text(raw.get("update")) or "defended",
+        update=update,
         round=_whole(raw.get("round")),
-        client=as_text(raw.get("client")),
+        client=None if update == "sum" else as_text(raw.get("client")),
+        summed=_whole(raw.get("summed")) or 0,
         broadcaster=raw.get("broadcaster") is True,
         batch_size=_whole(raw.get("batch_size")),
         granted=as_mapping(raw.get("granted")),

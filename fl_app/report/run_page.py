@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from fl_app.report.answers import four_answers
 from fl_app.report.attack_section import attack_section
 from fl_app.report.charts import Curve, plot_accuracy, plot_bytes, plot_residual
+from fl_app.report.epsilon_panel import epsilon_panel
 from fl_app.report.formats import (
     DASH,
     format_bytes,
@@ -19,11 +19,12 @@ from fl_app.report.formats import (
     format_seconds,
     format_short,
 )
-from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_rows, plot_gallery
+from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_blocks, gallery_rows, plot_gallery
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.records import Run
 from fl_app.report.runs import load_run
+from fl_app.report.server_section import server_section
 from fl_app.report.tiles import png_uri, tile_uri
 
 _NOTES_SHOWN = 12
@@ -42,6 +43,7 @@ def write_report(run_dir: Path | str) -> Path:
         _banner(run),
         four_answers(run),
         _gallery_section(run, rows),
+        server_section(run),
         attack_section(run),
         _chart_section(run),
         _failure_section(run),
@@ -107,34 +109,50 @@ def _banner(run: Run) -> Html | None:
 def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
     if not rows:
         return []
-    columns = column_names(rows)
-    cells: list[Child] = [element("div", name, class_="head") for name in ["original", *columns]]
-    spent = shown = 0
-    for row in rows:
-        line = [
-            _picture(Shot(row.original, row.title, sent=False, worst=False), "original not sent for audit"),
-            *(_picture(row.shots.get(name), "no picture", name) for name in columns),
-        ]
-        spent += sum(map(len, line))
-        if shown and spent > _PICTURE_BUDGET:
-            break
-        cells.extend(line)
-        shown += 1
+    grids, shown = _grids(rows)
     left = len(rows) - shown
+    blocks = (
+        "What the sums gave away, which is all that the server sees, stands before what one client's own update "
+        "would have given away. "
+        if rows[0].of_sum
+        else ""
+    )
     return [
         element("h2", "What the attacker saw"),
         element(
             "p",
-            "Batches that leaked most come first. A frame marks the picture that came closest to its "
+            f"{blocks}Batches that leaked most come first. A frame marks the picture that came closest to its "
             "original, for each kind of update. Higher PSNR and SSIM mean closer.",
         ),
         element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
-        element(
-            "div",
-            element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}"),
-            class_="panel sideways",
-        ),
+        grids,
     ]
+
+
+def _grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
+    """Return the pictures, and how many rows of them there was room for."""
+    grids: list[Html] = []
+    spent = shown = 0
+    for block in gallery_blocks(rows):
+        columns = column_names(block)
+        cells: list[Child] = [element("div", name, class_="head") for name in ["original", *columns]]
+        before = shown
+        for row in block:
+            line = [
+                _picture(
+                    Shot(row.original, row.title, sent=False, worst=False), "original not sent for audit"
+                ),
+                *(_picture(row.shots.get(name), "no picture", name) for name in columns),
+            ]
+            spent += sum(map(len, line))
+            if shown and spent > _PICTURE_BUDGET:
+                break
+            cells.extend(line)
+            shown += 1
+        if shown > before:
+            grid = element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}")
+            grids.append(element("div", grid, class_="panel sideways"))
+    return grids, shown
 
 
 def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
@@ -149,7 +167,8 @@ def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
 
 
 def _chart_section(run: Run) -> list[Child]:
-    panels = [panel for panel in (_accuracy_panel(run), _bytes_panel(run), _residual_panel(run)) if panel]
+    drawn = (_accuracy_panel(run), epsilon_panel(run), _bytes_panel(run), _residual_panel(run))
+    panels = [panel for panel in drawn if panel]
     partition = run.folder / "partition.png"
     if partition.is_file():
         picture = element(
@@ -163,7 +182,7 @@ def _chart_section(run: Run) -> list[Child]:
 
 
 def _accuracy_panel(run: Run) -> Html | None:
-    curve = _curve("accuracy", ((r.round, r.accuracy) for r in run.rounds))
+    curve = Curve.of("accuracy", ((r.round, r.accuracy) for r in run.rounds))
     if not curve.x:
         return None
     alt = f"accuracy over rounds, from {format_percent(curve.y[0])} to {format_percent(curve.y[-1])}"
@@ -172,8 +191,8 @@ def _accuracy_panel(run: Run) -> Html | None:
 
 
 def _bytes_panel(run: Run) -> Html | None:
-    up = _curve("up", ((r.round, r.uplink_bytes) for r in run.rounds))
-    down = _curve("down", ((r.round, r.downlink_bytes) for r in run.rounds))
+    up = Curve.of("up", ((r.round, r.uplink_bytes) for r in run.rounds))
+    down = Curve.of("down", ((r.round, r.downlink_bytes) for r in run.rounds))
     if not up.x and not down.x:
         return None
     dense = run.dense_bytes
@@ -187,7 +206,7 @@ def _bytes_panel(run: Run) -> Html | None:
 
 
 def _bound_words(run: Run) -> Html | None:
-    """Say how far the messages are from what no code of their statistics could undercut."""
+    """Say how large the messages are beside what a simple model of their entries says."""
     measured = [r for r in run.rounds if r.uplink_to_bound is not None and r.downlink_to_bound is not None]
     if not measured:
         return None
@@ -195,22 +214,20 @@ def _bound_words(run: Run) -> Html | None:
     up, down = (format_number(ratio, 3) for ratio in (last.uplink_to_bound, last.downlink_to_bound))
     return element(
         "p",
-        f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. The "
-        "bound counts log₂ C(n, k) bits for positions and the empirical entropy of the values.",
+        f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. That is the size "
+        "under a simple model of each tensor: log₂ C(n, k) bits for positions, as if all were equally likely; "
+        "floats by the empirical entropy of their exponents, with sign and mantissa in full; few distinct values by "
+        "their own entropy. Where there is more order than that, such as mantissas that end in zeros after "
+        "several local steps, the packing gets below 1.",
     )
 
 
 def _residual_panel(run: Run) -> Html | None:
-    curve = _curve("residual", ((r.round, r.residual_norm) for r in run.rounds))
+    curve = Curve.of("residual", ((r.round, r.residual_norm) for r in run.rounds))
     if not curve.x:
         return None
     picture = themed_image(lambda theme: plot_residual(curve, theme), "residual norm over rounds")
     return panel("Held back by error feedback", picture)
-
-
-def _curve(label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
-    known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
-    return Curve(label, [x for x, _ in known], [y for _, y in known])
 
 
 def _failure_section(run: Run) -> list[Child]:

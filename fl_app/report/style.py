@@ -115,6 +115,8 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 .wide thead tr:last-child th:first-child, .wide tbody td:first-child {
   position: sticky; left: 0; background: var(--card);
 }
+.panel + .panel { margin-top: 1rem; }
+.charts > .panel { margin-top: 0; }
 .panel img.chart { display: block; width: 100%; height: auto; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
 .panel h3 { margin-top: 0; }

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from fl_app.report.formats import format_best, format_bytes, format_factor, format_number, format_percent
-from fl_app.report.gallery import of_update
-from fl_app.report.records import Run
+from fl_app.report.records import Attack, Run
 from fl_app.report.runs import load_baseline, load_run
-from fl_app.report.scores import PSNR, SSIM, worst_score
+from fl_app.report.scores import PSNR, SSIM, closest_image, worst_score
+from fl_app.report.update_kinds import MASKED, as_sent, of_update, update_words
 
 
 def summary_lines(run_dir: Path) -> list[str]:
     """Return what leaked, how good the model got, and what travelled."""
     run = load_run(run_dir)
     return [
-        *_leak(run, "undefended", "before the defense"),
-        *_leak(run, "defended", f"as sent ({run.defense})"),
+        *_leak("before the defense", of_update(run, "undefended")),
+        *_leak(_sent_words(run), as_sent(run)),
+        *_leak(f"of {MASKED}, which is noise", of_update(run, "masked")),
         f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
         f"; best {format_best(run.best_accuracy, run.best_chosen_by)}{_against(run)}",
         *_two_classes(run),
@@ -24,8 +25,15 @@ def summary_lines(run_dir: Path) -> list[str]:
     ]
 
 
-def _leak(run: Run, update: str, words: str) -> list[str]:
-    attacks = of_update(run, update)
+def _sent_words(run: Run) -> str:
+    words, sums = f"as sent ({run.defense})", of_update(run, "sum")
+    if not sums:
+        return words
+    found = closest_image(sums)
+    return f"{words}, {update_words(run, found[0] if found else sums[0])}"
+
+
+def _leak(words: str, attacks: list[Attack]) -> list[str]:
     if not attacks:
         return []
     names = "/".join(sorted({attack.name for attack in attacks}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -169,11 +169,10 @@ class FLStd(FedAvg):
             )
         except RoundFailed as error:
             self._note(str(error))
+            self._name_refused(self.aggregation)
             return total, RunningSum(), []
-        finally:
-            for client, reason in self.aggregation.refused.items():
-                self._fail(client, reason)
         clients = list(summed.survivors)
+        self._name_refused(self.aggregation, counted=clients)
         values = torch.from_numpy(summed.values()).to(next(iter(self.weights.values())))
         if self.on_sum is not None:
             self.on_sum(self.sketch.restore(values / len(clients), self.weights), clients)
@@ -220,6 +219,7 @@ class FLStd(FedAvg):
         """Go through the exchanges before training; without enough clients nobody is ordered to train."""
 
         def noise(cohort: int) -> tuple[float, float]:
+            self._check_budget(cohort)
             return self.clip, self.clip * self._shares(cohort).local
 
         try:
@@ -236,9 +236,25 @@ class FLStd(FedAvg):
             self._sampled, self._drawn, self._deliveries = {}, [], {}
         else:
             self._cohort = len(aggregation.terms.participants)
-        for client, reason in aggregation.refused.items():
-            self._fail(client, reason)
+        self._name_refused(aggregation)
         self._sampled = {c: node for c, node in self._sampled.items() if c in self._deliveries}
+
+    def _check_budget(self, cohort: int) -> None:
+        """Refuse to begin with so few clients, of those who were drawn, that their noise would not do."""
+        if self.privacy is None or self.account is None:
+            return
+        if not self.account.allows(rate=self.privacy.rate, multiplier=self._shares(cohort).least()):
+            raise RoundFailed(
+                f"secure aggregation: the noise of {cohort} clients is too little for the budget"
+            )
+
+    def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
+        """Say whose messages were refused; whose vector came before that is counted all the same."""
+        for client, reason in aggregation.refused.items():
+            if client in counted:
+                self._note(reason)
+            else:
+                self._fail(client, reason)
 
     def _ask(self, kind: str, blobs: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send messages of secure aggregation and return the answers; who gives none is named."""
@@ -251,7 +267,7 @@ class FLStd(FedAvg):
         silent = dict.fromkeys(blobs, "no answer in time")
         for message in self._grid.send_and_receive(messages, timeout=self._timeout):
             client = nodes.get(message.metadata.src_node_id)
-            if client is None:
+            if client is None or client in answers:
                 continue
             try:
                 if message.has_error():

@@ -7,12 +7,13 @@ from typing import Any
 from flwr.app import ConfigRecord
 from torch import Tensor
 
-from fl_app.coordinates import Chosen, Sketch, mask_coordinates, top_coordinates
+from fl_app.coordinates import Chosen, Sketch, gather, mask_coordinates, scatter, top_coordinates
 from fl_app.fingerprint import hash_tensors
 from fl_app.messages import pack_blob
 from fl_app.strategies.downlink import FixedDownlink
 from fl_app.strategies.fl_std import FLStd
 from fl_app.training import PublicRound, parameters
+from fl_app.types import Update
 from fl_app.wire import encode
 
 
@@ -55,3 +56,9 @@ class FLTop(FLStd):
         """Return the coordinates for who does not know them yet."""
         known = isinstance(self.downlink, FixedDownlink) and self.downlink.knows(client)
         return None if known else self._coordinates_record
+
+    def step(self, mean: Update, server_round: int) -> Update:
+        """Return the weights after the mean change, which all others survive bit for bit."""
+        moved = super().step(mean, server_round)
+        # to add 0 would turn a -0.0 into 0.0, and clients start from the former
+        return scatter(gather(moved, self.coordinates), self.coordinates, self.weights)

@@ -62,6 +62,7 @@ class SecureAggregation:
         self._attempts = attempts
         self._run = os.urandom(16)
         self._round: SecureRound | None = None
+        self._refused_before: dict[int, str] = {}
 
     @property
     def terms(self) -> Terms:
@@ -70,8 +71,8 @@ class SecureAggregation:
 
     @property
     def refused(self) -> dict[int, str]:
-        """Whose messages were refused in this round, and why."""
-        return {} if self._round is None else self._round.refused
+        """Whose messages were refused in this round, in any attempt, and why."""
+        return self._refused_before | ({} if self._round is None else self._round.refused)
 
     def begin(
         self,
@@ -87,6 +88,7 @@ class SecureAggregation:
 
         ``noise`` gives the clipping bound and one client's noise deviation for a cohort of a size.
         """
+        self._round, self._refused_before = None, {}
         for attempt in range(self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
@@ -96,7 +98,7 @@ class SecureAggregation:
                 if attempt + 1 == self._attempts:
                     raise
                 logger.warning("%s; trying again with those", error)
-                clients = list(error.present)
+                clients, self._refused_before = list(error.present), self.refused
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def finish(self, ask: Ask, masked: Mapping[int, bytes]) -> SecureSum:

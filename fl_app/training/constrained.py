@@ -5,33 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
-from fl_app.coordinates import mask_coordinates
-from fl_app.selection import keep_only
+from fl_app.coordinates import check_coordinates, split_coordinates
 from fl_app.training.local_data import Batch
-from fl_app.training.rules import Differentiate, Loss, Rules, Step, backpropagate
+from fl_app.training.rules import Loss, Rules, Step
 from fl_app.types import Update
 
 
-def train_only(masks: Mapping[str, Tensor], differentiate: Differentiate = backpropagate) -> Differentiate:
-    """Return gradients that are exactly 0 outside ``masks``.
-
-    With a gradient of 0, plain SGD and SGD with momentum leave a weight as it is,
-    bit for bit; the paper moves it and puts it back after each step. Weight decay
-    would move it: train without.
-    """
-
-    def at_masks(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:
-        value, gradient = differentiate(model, batch, loss, step)
-        return value, {name: keep_only(g, masks[name]) for name, g in gradient.items()}
-
-    return at_masks
-
-
 def confine(rules: Rules, coordinates: Tensor | None, like: Mapping[str, Tensor]) -> Rules:
-    """Return rules under which only ``coordinates`` of the tensors ``like`` move; None: all."""
+    """Return rules under which only ``coordinates`` of the tensors ``like`` move; None: all.
+
+    Gradients are exactly 0 elsewhere. With a gradient of 0, plain SGD and SGD with momentum leave a
+    weight as it is, bit for bit; the paper moves it and puts it back after each step. Weight
+    decay would move it: train without.
+
+    They are the same tensors in every step, in which a few entries are written: clearing all of
+    them, or masking the dense gradient, took a fifth of a client's time.
+    """
     if coordinates is None:
         return rules
-    masks = mask_coordinates(coordinates, like)
-    return replace(rules, differentiate=train_only(masks, rules.differentiate))
+    check_coordinates("confine", coordinates, sum(tensor.numel() for tensor in like.values()))
+    places = split_coordinates(coordinates, like)
+    confined = {name: torch.zeros_like(tensor.detach()) for name, tensor in like.items()}
+    differentiate = rules.differentiate
+
+    def at_coordinates(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:
+        value, gradient = differentiate(model, batch, loss, step)
+        for name, place in places.items():
+            confined[name].view(-1)[place] = gradient[name].reshape(-1)[place]
+        return value, dict(confined)
+
+    return replace(rules, differentiate=at_coordinates)

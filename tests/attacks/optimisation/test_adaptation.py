@@ -15,6 +15,7 @@ from attacks.metrics import mse
 from attacks.optimisation import dlg, gradinversion, inverting_gradients
 from attacks.optimisation.adaptation import HEADLESS, RULE, SMOOTHER, informed, informed_recipe
 from attacks.optimisation.problem import Problem, as_problem, flatten_update
+from fl_app.coordinates import coordinate_count, draw_coordinates
 from fl_app.defenses import protect
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models.bottleneck import add_bottleneck
@@ -23,10 +24,20 @@ from fl_app.training import Batch, Step
 from fl_app.types import Observation, RoundContext
 
 DEFENSES = sorted(path.stem for path in (Path(__file__).parents[3] / "conf" / "defense").glob("*.yaml"))
-SMALL = {"precode": "defense.size=5", "soteria": "defense.rate=0.8", "dp_sgd": "defense.noise_multiplier=0.1"}
+SMALL = {
+    "precode": "defense.size=5",
+    "soteria": "defense.rate=0.8",
+    "dp_sgd": "defense.noise_multiplier=0.1",
+    "fl_basic": "defense.share=0.3",
+    "fl_cs": "defense.share=0.3",
+    "fl_top": "defense.share=0.3",
+}
 """Settings that fit a small model, and an attack that must not take long to build."""
 PRUNED = ("adgp", "dgp", "graddrop", "prune", "topk")
 SAID = dict.fromkeys(PRUNED, "adaptive: matched only the") | {
+    "fl_basic": "was not trained either",
+    "fl_cs": "measurements",
+    "fl_top": "was not trained either",
     "ats": "adaptive: the rewriting that explains each image best was undone",
     "precode": "adaptive: draws searched for",
     "soteria": "adaptive: matched only the",
@@ -80,6 +91,11 @@ def seen_of(
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     ctx = RoundContext(round=1, client=0, generator=generator, weights=weights, locations=locations)
     update, _ = defense.transform.apply(raw, defense.transform.init(raw), ctx)
+    if defense.scheme is not None:
+        n = sum(gradient.numel() for gradient in raw.values())
+        agreed = draw_coordinates(n, coordinate_count(node.get("share", 1), n), seed=4)
+        sketch = defense.scheme(n, 4, agreed)
+        update = sketch.restore(sketch.take(update), raw)
     facts = {
         "batch_size": len(labels),
         "num_classes": 4,
@@ -125,14 +141,16 @@ def test_without_a_defense_the_adaptive_attacker_is_the_plain_one_bit_for_bit(at
     assert plain.notes == adaptive.notes
 
 
-@pytest.mark.parametrize("name", ["none", "ats", "outpost", "bf16", "fp16", "int8", "sign"])
+@pytest.mark.parametrize(
+    "name", ["none", "ats", "fl_cs", "fl_std", "outpost", "bf16", "fp16", "int8", "sign"]
+)
 def test_zeros_that_are_zeros_are_matched_as_such(name):
-    obs, _ = seen_of(f"defense={name}", lenet(), pictures(1), torch.tensor([2]))
+    obs, _ = seen_of(f"defense={name} {SMALL.get(name, '')}", lenet(), pictures(1), torch.tensor([2]))
     obs, problem = informed(obs, read)
     assert not informed_recipe(inverting_gradients().recipe(problem), obs, problem).masked
 
 
-@pytest.mark.parametrize("name", [*PRUNED, "soteria", "precode"])
+@pytest.mark.parametrize("name", [*PRUNED, "fl_basic", "fl_top", "soteria", "precode"])
 def test_zeros_that_were_withheld_are_not_matched(name):
     obs, _ = seen_of(f"defense={name} {SMALL.get(name, '')}", lenet(), pictures(1), torch.tensor([2]))
     _, problem = informed(obs, read)

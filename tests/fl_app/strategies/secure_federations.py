@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 
 from fl_app.client_app import app as real_client_app
 from fl_app.config import server_parts
-from fl_app.copies import copy_message
 from fl_app.coordinates import flatten
+from fl_app.copies import copy_message
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold, release
 from fl_app.messages import ENDORSE, OFFER, SHARE, TRAIN, UNMASK, VALUES, pack_secure, unpack_reply
@@ -62,7 +62,7 @@ class Federation:
     """One run over the inline engine. Next to every client a twin without masks and noise trains as ordered."""
 
     overrides: str
-    drops: Iterable[Drop] = ()
+    drops: Collection[Drop] = ()
     alter: Edit = unaltered
     """What the server really sends."""
     receive: Edit = unaltered

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fl_app.coordinates import Chosen, draw_coordinates, flatten, mask_coordinates, scatter, top_coordinates
+from fl_app.coordinates import Chosen, draw_coordinates, flatten, scatter, top_coordinates
 from fl_app.data import Samples
 from fl_app.models import mlp
 from fl_app.seeding import generator_for
 from fl_app.training import Job, LocalData, Rules, parameters, run_epochs
-from fl_app.training.constrained import train_only
+from fl_app.training.constrained import confine
 from fl_app.training.public_training import clipping_bound, public_update, sum_gradients
 
 SHAPE = (1, 4, 4)
@@ -78,7 +78,7 @@ def test_only_the_chosen_coordinates_move_and_as_if_the_others_were_put_back(mod
 def test_whatever_is_not_chosen_is_changed_by_exactly_zero(model, data, momentum):
     like = parameters(model)
     chosen = draw_coordinates(flatten(like).numel(), 20, seed=1)
-    rules = Rules(differentiate=train_only(mask_coordinates(chosen, like)))
+    rules = confine(Rules(), chosen, like)
     job = Job(round=1, lr=0.5, generator=generator_for(0, 1, 0, "rules"), rules=rules)
     change = flatten(run_epochs(epochs=3, batch_size=4, momentum=momentum)(model, data, job).update)
     assert torch.nonzero(change).flatten().tolist() == [i for i in chosen.tolist() if change[i] != 0]
