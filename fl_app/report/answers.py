@@ -78,7 +78,8 @@ def _masked_sentence(run: Run) -> str | None:
     psnr = worst_score(PSNR, masked)
     if psnr is None:
         return None
-    return f"From {MASKED} the attacker's best is {format_psnr(psnr)}: that is a guess, for what it saw there is noise."
+    best = f"From {MASKED} the attacker's best is {format_psnr(psnr)}"
+    return f"{best}: that is a guess, for what it saw there is noise."
 
 
 def _no_attack(run: Run) -> list[Child]:

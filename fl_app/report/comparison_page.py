@@ -197,8 +197,8 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
         names = ", ".join(dict.fromkeys(row.label for row in rows if row.of_sums))
         remarks.append(
             f"With secure aggregation ({names}) the leak {WITH} is that of the sum of a round's clients, "
-            "which is all that the server sees. A sum holds the images of all of them, the update without the "
-            "defense those of one."
+            "which is all that the server sees. A sum holds the images of all of them, the update "
+            f"{WITHOUT} those of one."
         )
     if any(row.epsilon != row.epsilon_server for row in rows):
         remarks.append(

@@ -15,11 +15,9 @@ def epsilon_panel(run: Run) -> Html | None:
     """Return the chart of both epsilons; of one where both observers learn the same."""
     models = Curve.of("models only", ((r.round, r.epsilon) for r in run.rounds))
     server = Curve.of("the server", ((r.round, r.epsilon_server) for r in run.rounds))
-    if models.x == server.x and models.y == server.y:
-        curves = [models._replace(label="whoever sees models or updates")]
-    else:
-        curves = [curve for curve in (models, server) if curve.x]
-    curves = [curve for curve in curves if curve.x]
+    if (models.x, models.y) == (server.x, server.y):
+        models, server = models._replace(label="models or updates"), Curve("", [], [])
+    curves = [curve for curve in (models, server) if curve.x]
     if not curves:
         return None
     budget = run.budget if run.budget is not None and 0 < run.budget < math.inf else None

@@ -111,17 +111,16 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
         return []
     grids, shown = _grids(rows)
     left = len(rows) - shown
-    blocks = (
-        "What the sums gave away, which is all that the server sees, stands before what one client's own update "
-        "would have given away. "
-        if rows[0].of_sum
-        else ""
+    sums_first = (
+        "First come the sums, which are all that the server sees; then one client's own update, before the "
+        "defense and under its masks."
     )
     return [
         element("h2", "What the attacker saw"),
+        element("p", sums_first) if rows[0].of_sum else None,
         element(
             "p",
-            f"{blocks}Batches that leaked most come first. A frame marks the picture that came closest to its "
+            "Batches that leaked most come first. A frame marks the picture that came closest to its "
             "original, for each kind of update. Higher PSNR and SSIM mean closer.",
         ),
         element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
@@ -214,11 +213,11 @@ def _bound_words(run: Run) -> Html | None:
     up, down = (format_number(ratio, 3) for ratio in (last.uplink_to_bound, last.downlink_to_bound))
     return element(
         "p",
-        f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. That is the size "
-        "under a simple model of each tensor: log₂ C(n, k) bits for positions, as if all were equally likely; "
-        "floats by the empirical entropy of their exponents, with sign and mantissa in full; few distinct values by "
-        "their own entropy. Where there is more order than that, such as mantissas that end in zeros after "
-        "several local steps, the packing gets below 1.",
+        f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. The "
+        "bound is that of a simple model of each tensor: log₂ C(n, k) bits for positions, as if all sets were "
+        "equally likely; for a value the empirical entropy of its exponent, and sign and mantissa in full; or "
+        "the entropy of the values themselves where few are distinct. Data with more order than that, such "
+        "as mantissas that end in zeros, can take less than 1 times the bound.",
     )
 
 

@@ -15,12 +15,12 @@ from fl_app.report.tiles import png_uri
 
 _SCHEMES = {
     "FLStd": "That is its whole update (FL-STD).",
-    "FLBasic": "They are random coordinates, drawn anew in every round from a seed that everybody knows; the others "
-    "are not trained in that round (FL-BASIC).",
+    "FLBasic": "They are random coordinates, drawn anew in every round from a seed that everybody knows; "
+    "the others are not trained in that round (FL-BASIC).",
     "FLCS": "They are random measurements of its whole update, made with a seed that everybody knows; the "
     "server looks for a sparse update that explains their mean (FL-CS).",
-    "FLTop": "They are the same coordinates T in every round, chosen on public samples before the first one; the "
-    "others never change. So which they are says nothing about anybody's data (FL-TOP).",
+    "FLTop": "They are the same coordinates T in every round, chosen on public samples before the first "
+    "one; the others never change. So which they are says nothing about a client's data (FL-TOP).",
 }
 _STOPPED = "stopped before round"
 """How the note of a run begins that stopped because of its budget."""
@@ -114,15 +114,15 @@ def _threats(against: str | None) -> list[tuple[str, str]]:
             ),
             (
                 "Not covered:",
-                "an active server, which breaks the rules. It could put its own keys in place of the clients' and "
-                "read every vector. Pinned identities are against that (secagg.identities).",
+                "an active server, which breaks the rules. It could put its own keys in place of the "
+                "clients' and read every vector; pinned identities (secagg.identities) prevent that.",
             ),
         ],
         "active server": [
             (
                 "Covered:",
-                "an active server, which breaks the rules, also together with fewer than a third of the clients. Keys "
-                "are signed by pinned identities, so it can neither replace one nor invent a client.",
+                "an active server, which breaks the rules, together with fewer than a third of the clients. "
+                "Keys are signed by pinned identities, so it can neither replace one nor invent a client.",
             ),
             ("Not covered:", "an active server together with a third of the clients or more."),
         ],
@@ -131,8 +131,8 @@ def _threats(against: str | None) -> list[tuple[str, str]]:
         *models.get(against or "", [("Covered:", f"{against or 'the result does not say which server'}.")]),
         (
             "Never covered:",
-            "the sum itself, which can be attacked as any update can; and differences of sums, where two rounds have "
-            "all clients but one in common. Only noise is against these.",
+            "the sum itself, which can be attacked as any update can; and differences of sums, where two "
+            "rounds have all clients but one in common. Noise (dp=client) is for these.",
         ),
     ]
 
@@ -148,8 +148,8 @@ def _privacy_panel(run: Run) -> Html | None:
             element(
                 "p",
                 element("strong", "None."),
-                f" There is no noise: nothing bounds what can be found out from the models, or by the server from the "
-                f"{seen} that it sees.",
+                " There is no noise: nothing bounds what can be found out from the models, or by the server "
+                f"from the {seen} that it sees.",
             ),
         )
     facts = [
@@ -202,8 +202,8 @@ def _server_words(run: Run, privacy: ClientPrivacy) -> str:
         return f"{words}."
     local = sigma / math.sqrt(expected)
     return (
-        f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping bound, where "
-        f"{expected:.3g} clients are expected in a round.{_times(run)}"
+        f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping "
+        f"bound, with {expected:.3g} clients expected in a round.{_times(run)}"
     )
 
 
@@ -223,13 +223,13 @@ def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
     if privacy.noise_multiplier is None:
         return None
     kept = {
-        "threshold": " Each client adds so much that the sum keeps it even if up to a third of them drop out.",
+        "threshold": " Each client adds so much that the sum keeps it whoever drops out.",
         "cohort": " It is complete only if no client drops out.",
     }
     shared = kept.get(run.setting("dp", "share") or "", "") if _is_summed(run) else ""
     return (
-        f"Noise multiplier {format_short(privacy.noise_multiplier)}: the standard deviation of the noise on a sum, over "
-        f"the clipping bound.{shared}"
+        f"Noise multiplier {format_short(privacy.noise_multiplier)}: the standard deviation of the noise on a "
+        f"sum, over the clipping bound.{shared}"
     )
 
 
