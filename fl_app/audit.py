@@ -109,7 +109,6 @@ class Auditor:
         self._own_samples: dict[tuple[int, int], tuple[Order, Answer, Truth]] = {}
         self._allowed: dict[int, bool] = {}
         self._broadcasters: set[tuple[int, int]] = set()
-        self._round = 0
         self.sightings: list[Sighting] = []
         self.notes: list[str] = []
 
@@ -137,10 +136,10 @@ class Auditor:
             self._remember(order, sent, reply)
         return reply
 
-    def remember_sum(self, update: Update, clients: list[int]) -> None:
+    def remember_sum(self, server_round: int, mean: Callable[[], Update], clients: list[int]) -> None:
         """Remember what secure aggregation reveals in an attacked round: the clients' mean update."""
         weights, buffers = self._model()
-        known = [self._own_samples.get((self._round, client)) for client in clients]
+        known = [self._own_samples.get((server_round, client)) for client in clients]
         if not any(known):
             return  # not an attacked round, or nobody allows audits
         shown = [one for one in known if one is not None]
@@ -152,7 +151,7 @@ class Auditor:
                 answer=replace(answer, client=SUM, samples=0),
                 weights=weights,
                 buffers=buffers,
-                update=update,
+                update=mean(),
                 sent_buffers={},
                 locations=None,
                 broadcaster=False,
@@ -177,7 +176,6 @@ class Auditor:
 
     def _remember(self, order: Order, sent: Message, reply: Message) -> None:
         weights, buffers = self._model()
-        self._round = order.round
         try:
             parcel = unpack_order(sent)
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round

@@ -107,7 +107,9 @@ def _attempt(cell: Cell) -> _Outcome:
                 shutil.rmtree(folder)
             run_job(cell.overrides, folder=folder, sweep=True)
             if not is_done(folder, config, sweep=True):
-                raise RuntimeError(f"{folder}: the run ended, but its result.json does not say so")
+                raise RuntimeError(
+                    f"{folder}: the run ended with another config; was conf/ changed meanwhile?"
+                )
     except Exception as error:
         mendable = isinstance(error, ValueError | OSError)
         logger.log(logging.DEBUG if mendable else logging.ERROR, "a cell failed", exc_info=True)

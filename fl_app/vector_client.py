@@ -29,7 +29,7 @@ from fl_app.wire import decode, decode_masks, encode
 COARSEST = 2.0**-12
 """The largest fixed-point step, over the deviation of a client's noise."""
 REACH = 8.6
-"""How many deviations of noise must fit beside a clipped vector: what is clamped would be noise that is lost."""
+"""How many deviations of noise must fit beside a clipped vector: clamping takes noise away."""
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ class VectorClient(Client):
         deviation = plan.clip * privacy.shares(len(terms.participants), terms.threshold).local
         if grid.step > deviation * COARSEST * (1 + 1e-9):
             raise MessageError(
-                f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's deviation "
-                f"of {deviation:g}, got {grid.step:g}"
+                f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's "
+                f"deviation of {deviation:g}, got {grid.step:g}"
             )
         if grid.bound < plan.clip + REACH * deviation:
             raise MessageError(
-                f"client {self.client}: the fixed-point range must hold the clipping bound of {plan.clip:g} and "
-                f"{REACH:g} deviations of {deviation:g}, got {grid.bound:g}"
+                f"client {self.client}: the fixed-point range must hold the clipping bound of {plan.clip:g} "
+                f"and {REACH:g} deviations of {deviation:g}, got {grid.bound:g}"
             )
 
 

@@ -172,7 +172,11 @@ def test_two_processes_share_a_sweep_and_both_compare_all_of_it(tmp_path):
     command = [str(BIN / "fl-app"), "-m", "experiment=quick", "defense=none,sign", *QUICK]
     piped = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     both = [subprocess.Popen(command, cwd=tmp_path, text=True, **piped) for _ in range(2)]
-    outputs = [process.communicate(timeout=300) for process in both]
+    try:
+        outputs = [process.communicate(timeout=600) for process in both]
+    finally:
+        for process in both:
+            process.kill()
     assert [process.returncode for process in both] == [0, 0], outputs
     said = "".join(stdout for stdout, _ in outputs)
     assert said.count(": finished in ") == 2, said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from fl_app.report.formats import (
     format_best,
@@ -61,7 +60,7 @@ def _does_leak(run: Run) -> list[Child]:
     if not attacks:
         what = "No sum of clients" if of_update(run, "masked") else "No update that was sent"
         return [_big("Not measured"), _text(f"{what} was attacked.", masked)]
-    return _leak(attacks, _sent_words(run, attacks), _difference(run), masked)
+    return [*_leak(attacks, _sent_words(run, attacks), _difference(run)), _text(masked)]
 
 
 def _sent_words(run: Run, attacks: list[Attack]) -> str:
@@ -90,18 +89,18 @@ def _no_attack(run: Run) -> list[Child]:
     ]
 
 
-def _leak(attacks: list[Attack], source: str, *remarks: str | None) -> list[Child]:
+def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
     found = closest_image(attacks)
     if found is not None:
-        return _image_leak(attacks, *found, source=source, remarks=remarks)
+        return _image_leak(attacks, *found, source=source, verdict=verdict)
     if any(attack.scored for attack in attacks):
         return _other_leak(attacks, source)
     remark = "The attack ran, but the client did not allow an audit: there is no original to compare with."
-    return [_big("Not scored"), _text(remark, *remarks)]
+    return [_big("Not scored"), _text(remark)]
 
 
 def _image_leak(
-    attacks: list[Attack], attack: Attack, position: int, *, source: str, remarks: Iterable[str | None]
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
 ) -> list[Child]:
     count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
     whose = "" if attack.client is None else f" of client {attack.client}"
@@ -114,7 +113,7 @@ def _image_leak(
     means = f"{PSNR.show(mean_score(PSNR, attacks))}, SSIM {SSIM.show(mean_score(SSIM, attacks))}"
     return [
         _big(format_psnr(psnr), " PSNR") if psnr is not None else _big(f"SSIM {SSIM.show(ssim)}"),
-        _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", *remarks),
+        _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", verdict),
         _text(
             f"At best for the attacker: SSIM {SSIM.show(ssim)}, LPIPS {lpips}.",
             f"Mean over all pictures, of the attack's best form: {means}." if count > 1 else None,
@@ -174,7 +173,8 @@ def _difference(run: Run) -> str | None:
     if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
         return None
     if of_update(run, "sum"):
-        return "It need not be the picture beside it, so the two numbers are no measure of the defense."
+        # a flat picture has a high PSNR whatever is put beside it
+        return "A sum holds other clients' pictures too: this number is not comparable with the raw update's."
     if math.isinf(without):
         return "Without the defense the attacker had the picture exactly."
     gap = format_psnr(abs(without - with_it))

@@ -42,7 +42,7 @@ def attack_section(run: Run) -> list[Child]:
     rows = [
         [
             _name_cell(run, attack),
-            update_words(run, attack),
+            element("span", update_words(run, attack), class_="phrase"),
             *(_score_cell(metric, attack) for metric in shown),
             _label_cell(attack),
             *(format_short(attack.others.get(name)) for name in others),

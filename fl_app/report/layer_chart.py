@@ -32,7 +32,7 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
             raise ValueError(f"plot_layers: {name}: expected 0 to {size} coordinates, got {chosen[name]}")
     shares = [chosen[name] / sizes[name] for name in sizes]
     whole = sum(chosen.values()) / sum(sizes.values())
-    figure, axes = blank_chart(theme, width=6.4, height=1.1 + 0.34 * len(sizes))
+    figure, axes = blank_chart(theme, width=4.8, height=1.1 + 0.34 * len(sizes))
     places = range(len(sizes))
     axes.barh(places, shares, height=0.62, color=theme.series[0])
     axes.axvline(whole, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.4)
@@ -47,6 +47,8 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.set_xlim(0, max(top, whole) * 1.6 or 1)
+        # there is no share above the whole layer
+        axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 1])
     for place, name, share in zip(places, sizes, shares, strict=True):
         axes.annotate(
             f"{chosen[name]:,} of {sizes[name]:,}",

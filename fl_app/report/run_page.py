@@ -124,7 +124,7 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
             "original, for each kind of update. Higher PSNR and SSIM mean closer.",
         ),
         element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
-        grids,
+        element("div", grids, class_="stack"),
     ]
 
 
@@ -139,7 +139,8 @@ def _grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
         for row in block:
             line = [
                 _picture(
-                    Shot(row.original, row.title, sent=False, worst=False), "original not sent for audit"
+                    Shot(row.original, row.title, sent=False, worst=False),
+                    f"{row.title}: original not sent for audit",
                 ),
                 *(_picture(row.shots.get(name), "no picture", name) for name in columns),
             ]
@@ -214,10 +215,10 @@ def _bound_words(run: Run) -> Html | None:
     return element(
         "p",
         f"In round {last.round} an update took {up} times its entropy bound, a download {down} times. The "
-        "bound is that of a simple model of each tensor: log₂ C(n, k) bits for positions, as if all sets were "
-        "equally likely; for a value the empirical entropy of its exponent, and sign and mantissa in full; or "
-        "the entropy of the values themselves where few are distinct. Data with more order than that, such "
-        "as mantissas that end in zeros, can take less than 1 times the bound.",
+        "bound is that of a simple model of each tensor: log₂ C(n, k) bits for positions, as if all were "
+        "equally likely; for a value the empirical entropy of its exponent, with sign and mantissa in full, "
+        "or the entropy of the values themselves where few are distinct. Data with more order than that, "
+        "such as mantissas that end in zeros, can take less than 1 times the bound.",
     )
 
 

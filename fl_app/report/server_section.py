@@ -35,8 +35,7 @@ def server_section(run: Run) -> list[Child]:
         element(
             "div",
             _sent_panel(run, run.exchange) if run.exchange else None,
-            _secure_panel(run),
-            _privacy_panel(run),
+            element("div", _secure_panel(run), _privacy_panel(run), class_="stack"),
             class_="charts",
         ),
     ]
@@ -160,11 +159,11 @@ def _privacy_panel(run: Run) -> Html | None:
         _budget_words(run),
     ]
     delta = run.amount("dp", "delta")
-    allowed = "" if delta is None else f", each with δ = {delta:g}"
+    allowed = "" if delta is None else f" δ is {delta:g}."
     return panel(
         title,
         element(
-            "p", f"What is protected is all that one client has{allowed}. A smaller ε means less is learnt."
+            "p", f"What is protected is all that one client has. A smaller ε means less is learnt.{allowed}"
         ),
         element(
             "ul",
@@ -227,9 +226,9 @@ def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
         "cohort": " It is complete only if no client drops out.",
     }
     shared = kept.get(run.setting("dp", "share") or "", "") if _is_summed(run) else ""
+    sigma = format_short(privacy.noise_multiplier)
     return (
-        f"Noise multiplier {format_short(privacy.noise_multiplier)}: the standard deviation of the noise on a "
-        f"sum, over the clipping bound.{shared}"
+        f"Noise multiplier {sigma}: the standard deviation of a sum's noise over the clipping bound.{shared}"
     )
 
 

@@ -99,6 +99,7 @@ th.group { text-align: center; border-left: 1px solid var(--line); }
 td { max-width: 24rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 td small { display: block; }
+.phrase { display: block; min-width: 6rem; }
 td:not(.number) small { min-width: 7rem; }
 th button { all: unset; cursor: pointer; }
 th button:hover, th[aria-sort] button {
@@ -115,8 +116,7 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 .wide thead tr:last-child th:first-child, .wide tbody td:first-child {
   position: sticky; left: 0; background: var(--card);
 }
-.panel + .panel { margin-top: 1rem; }
-.charts > .panel { margin-top: 0; }
+.stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }
 .panel img.chart { display: block; width: 100%; height: auto; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
 .panel h3 { margin-top: 0; }

@@ -80,8 +80,8 @@ class FLStd(FedAvg):
         """Of the version 0 that clients make by themselves; "" if they need not."""
         self.coordinates_hash = ""
         """Of the coordinates that were agreed on; "" if there are none."""
-        self.on_sum: Callable[[Update, list[int]], None] | None = None
-        """Is shown what secure aggregation reveals: the mean change, and whose."""
+        self.on_sum: Callable[[int, Callable[[], Update], list[int]], None] | None = None
+        """Is shown what secure aggregation reveals in a round: the mean change, and whose."""
         self._drawn: list[int] = []
         self._cohort = 0
         """How many share the noise."""
@@ -175,7 +175,8 @@ class FLStd(FedAvg):
         self._name_refused(self.aggregation, counted=clients)
         values = torch.from_numpy(summed.values()).to(next(iter(self.weights.values())))
         if self.on_sum is not None:
-            self.on_sum(self.sketch.restore(values / len(clients), self.weights), clients)
+            mean = values / len(clients)
+            self.on_sum(self.records[-1].round, lambda: self.sketch.restore(mean, self.weights), clients)
         total.value, total.weight = {VALUES: values}, float(len(clients))
         return total, RunningSum(), clients
 
@@ -184,7 +185,7 @@ class FLStd(FedAvg):
         return 1.0
 
     def settle(self, clients: list[int]) -> bool:
-        """Charge the round, and refuse a sum that too few clients' noise protects to stay within the budget."""
+        """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
         if self.privacy is None or self.account is None:
             return True
         shares, rate = self._shares(self._cohort), self.privacy.rate

@@ -18,12 +18,12 @@ from fl_app.wire import encode
 
 
 class FLTop(FLStd):
-    """Only T ever changes and travels: the coordinates that move most on public samples (Kerkouche et al., FL-TOP).
+    """Only T ever changes and travels: the coordinates that move most on public samples (Kerkouche et al.).
 
     T is ``share`` of all coordinates: those with the largest sum of gradients' magnitudes over
     ``public_steps`` steps of SGD from the initial weights, at a rate of ``public_lr`` (the clients' own
-    if it is None). Clients make these weights by
-    themselves, and are told T once; its hash is in every order.
+    if it is None). Clients make these weights by themselves, and are told T once; its hash is in
+    every order.
     """
 
     def __init__(

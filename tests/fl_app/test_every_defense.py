@@ -15,6 +15,9 @@ from fl_app.held_tensor import hold
 from fl_app.tap import TappedGrid
 
 DEFENSES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "defense").glob("*.yaml"))
+UNDEFENDED = ("none", "fl_std")
+"""What the others are compared with: gradients as they are, or vectors in which nothing is hidden."""
+VECTORS = ("fl_basic", "fl_cs", "fl_std", "fl_top")
 # at 1 % of LeNet's features nothing is withheld that was not 0 anyway
 STRONG = {"soteria": "defense.rate=0.8"}
 ZERO = {
@@ -26,12 +29,15 @@ ZERO = {
     "gaussian": "defense.gaussian.std=0",
     "laplace": "defense.laplace.std=0",
     "soteria": "defense.rate=0",
+    "fl_basic": "defense.share=1.0",
+    "fl_top": "defense.share=1.0",
 }
 NEVER_ZERO = {
     "adgp": "it keeps half of the entries at most",
     "ats": "no operation of its library does nothing",
     "bf16": "rounding has no strength",
     "dp_sgd": "it sums over records, which rounds in another way",
+    "fl_cs": "what is found from measurements is sparse, however many there are",
     "fp16": "rounding has no strength",
     "int8": "rounding has no strength",
     "precode": "it trains another model",
@@ -42,6 +48,11 @@ NEVER_ZERO = {
 @pytest.fixture(autouse=True)
 def _quiet():
     logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def undefended(defense: str) -> str:
+    """Return whom a client with this defense is compared with."""
+    return "fl_std" if defense in VECTORS else "none"
 
 
 def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
@@ -67,7 +78,7 @@ def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
     return parts, auditor.sightings
 
 
-@pytest.mark.parametrize("defense", [name for name in DEFENSES if name != "none"])
+@pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in UNDEFENDED])
 def test_what_travels_is_not_what_an_undefended_client_would_send(defense):
     parts, sightings = audited(f"rounds=1 clients=2 defense={defense} {STRONG.get(defense, '')}")
     for sighting in sightings:
@@ -83,7 +94,7 @@ def test_what_travels_is_not_what_an_undefended_client_would_send(defense):
 @pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in ("none", "precode")])
 def test_the_contrast_of_an_audit_is_the_update_of_an_undefended_client(defense):
     _, defended = audited(f"rounds=1 clients=2 defense={defense}")
-    _, plain = audited("rounds=1 clients=2 defense=none")
+    _, plain = audited(f"rounds=1 clients=2 defense={undefended(defense)}")
     for ours, theirs in zip(defended, plain, strict=True):
         assert torch.equal(ours.truth.inputs, theirs.truth.inputs)
         torch.testing.assert_close(ours.raw, theirs.update, rtol=0, atol=0)
@@ -92,13 +103,13 @@ def test_the_contrast_of_an_audit_is_the_update_of_an_undefended_client(defense)
 @pytest.mark.parametrize("defense", ZERO)
 def test_strength_zero_equals_no_defense_bit_for_bit(defense):
     _, defended = audited(f"rounds=2 clients=2 defense={defense} {ZERO[defense]}")
-    _, plain = audited("rounds=2 clients=2 defense=none")
+    _, plain = audited(f"rounds=2 clients=2 defense={undefended(defense)}")
     for ours, theirs in zip(defended, plain, strict=True):
         torch.testing.assert_close(ours.update, theirs.update, rtol=0, atol=0)
 
 
 def test_every_defense_can_be_set_to_zero_or_says_why_not():
-    assert ZERO.keys() | NEVER_ZERO.keys() == set(DEFENSES) - {"none"}
+    assert ZERO.keys() | NEVER_ZERO.keys() == set(DEFENSES) - set(UNDEFENDED)
     assert not ZERO.keys() & NEVER_ZERO.keys()
 
 
@@ -109,3 +120,13 @@ def test_what_was_trained_on_is_part_of_the_truth_if_it_is_another():
         assert not torch.equal(sighting.truth.trained, sighting.truth.inputs)
     _, plain = audited("rounds=1 clients=2 defense=dgp")
     assert all(sighting.truth.trained is None for sighting in plain)
+
+
+def test_of_a_vector_the_server_sees_few_entries_of_the_update():
+    entries = 15_000  # of LeNet
+    for defense in ("fl_basic", "fl_top"):
+        _, sightings = audited(f"rounds=1 clients=2 defense={defense}")
+        for sighting in sightings:
+            sent = sum(int((tensor != 0).sum()) for tensor in sighting.update.values())
+            assert 0 < sent <= 0.005 * sum(tensor.numel() for tensor in sighting.update.values())
+            assert sum(tensor.numel() for tensor in sighting.update.values()) > entries

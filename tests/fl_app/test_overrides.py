@@ -22,10 +22,13 @@ def test_the_default_is_the_main_job():
         "attack": "ig",
         "data": "photos",
         "defense": "dgp",
+        "dp": "none",
         "engine": "inline",
         "model": "lenet",
         "partition": "iid",
+        "public": "held_out",
         "schedule": "constant",
+        "secagg": "off",
         "strategy": "fed_sgd",
     }
     assert (cfg.clients, cfg.defense.dgp.inner.k1, cfg.defense.dgp.inner.k2) == (10, 0.05, 0.75)
@@ -50,6 +53,19 @@ def test_the_default_is_the_main_job():
         ("bn=loud", ["bn: must be one of sync, local, frozen, got 'loud'"]),
         ("attack.rounds=3", ["attack.rounds: must be a list of rounds"]),
         ("data=imagefolder", ["data.root has no default"]),
+        *(
+            (
+                f"defense={defense} {group}",
+                [f"{group.split('=')[0]}: {group} needs", "defense=fl_std|fl_basic|fl_cs|fl_top", defense],
+            )
+            for group in ("dp=client", "secagg=on")
+            for defense in ("none", "dgp", "adgp", "dp_sgd")
+        ),
+        ("defense=fl_top dp=client training.steps=null", ["training.steps", "it must be a number"]),
+        ("defense=fl_top training.weight_decay=0.01", ["training.weight_decay: must be 0", "got 0.01"]),
+        ("defense=fl_basic training.weight_decay=0.01", ["training.weight_decay: must be 0", "fl_basic"]),
+        ("defense=fl_top strategy=fed_avg", ["defense=fl_top brings its own, got strategy=fed_avg"]),
+        ("defense=fl_std strategy=fed_avg", ["defense=fl_std brings its own, got strategy=fed_avg"]),
         ("rounds='3", ["overrides: No closing quotation"]),
         ("rounds", ["overrides"]),
     ],
@@ -73,8 +89,20 @@ def test_a_device_that_is_not_there_is_refused():
         client_parts("device=quantum")
 
 
+def test_what_the_choices_of_a_vector_defense_leave_open_is_allowed():
+    assert compose("defense=fl_std training.weight_decay=0.01").training.weight_decay == 0.01
+    assert compose("defense=fl_cs training.weight_decay=0.01 training.steps=null").training.steps is None
+
+
+@pytest.mark.parametrize("group", ["dp=client", "secagg=on"])
+def test_a_model_with_buffers_sends_more_than_a_protected_vector(group):
+    text = "data.train_per_class=4 data.test_per_class=2 clients=4 defense=fl_std model=resnet18"
+    with pytest.raises(ConfigError, match=f"{group.split('=')[0]}: a model with buffers .* GroupNorm"):
+        server_parts(f"{text} {group}")
+
+
 @pytest.mark.parametrize(
-    "group", ["defense", "strategy", "schedule", "engine", "attack", "model", "partition"]
+    "group", ["defense", "dp", "secagg", "strategy", "schedule", "engine", "attack", "model", "partition"]
 )
 def test_every_choice_composes_and_builds(group):
     for name in choices(group):
@@ -85,6 +113,8 @@ def test_every_choice_composes_and_builds(group):
             text += " partition.samples=5"
         if (group, name) == ("partition", "shards"):
             text += " partition.per_client=2"
+        if (group, name) in (("dp", "client"), ("secagg", "on")):
+            text += " defense=fl_top"
         parts = server_parts(text)
         assert parts.config["choices"][group] == name
         client_parts(text)

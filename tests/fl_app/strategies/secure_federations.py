@@ -1,4 +1,4 @@
-"""Secure federations for tests: who fails at which exchange, what an active server alters, what the sum must be."""
+"""Secure federations for tests: who fails when, what an active server alters, what the sum must be."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from fl_app.types import Update
 from fl_app.wire import decode
 
 TINY = (
-    "model=mlp model.hidden=[8] data.size=8 data.train_per_class=10 data.test_per_class=1 clients=5 batch_size=4 "
-    "training.steps=2 lr=0.1 attack=none threads=1 dtype=float64"
+    "model=mlp model.hidden=[8] data.size=8 data.train_per_class=10 data.test_per_class=1 clients=5 "
+    "batch_size=4 training.steps=2 lr=0.1 attack=none threads=1 dtype=float64"
 )
 STAGES = (OFFER, SHARE, TRAIN, UNMASK)
 SIGNED_STAGES = (OFFER, SHARE, TRAIN, ENDORSE, UNMASK)
@@ -59,10 +59,11 @@ def unaltered(round: int, kind: str, client: int, message: Message) -> Message:
 
 @dataclass
 class Federation:
-    """One run over the inline engine. Next to every client a twin without masks and noise trains as ordered."""
+    """One run on the inline engine. Next to every client a twin without masks or noise trains as ordered."""
 
     overrides: str
     drops: Collection[Drop] = ()
+    rounds: int = 1
     alter: Edit = unaltered
     """What the server really sends."""
     receive: Edit = unaltered
@@ -80,9 +81,8 @@ class Federation:
         self.nodes = list(self.grid.get_node_ids())
         for client, settings in (self.own or {}).items():
             self.grid.context(self.nodes[client]).run_config["overrides"] = f"{text} {settings}"
-        self._twins = InlineGrid(
-            real_client_app, clients, run_config={"overrides": f"{text} secagg=off dp=none"}
-        )
+        plain = " ".join(word for word in text.split() if not word.startswith(("secagg", "dp")))
+        self._twins = InlineGrid(real_client_app, clients, run_config={"overrides": plain})
         self.exchanges: list[Exchange] = []
         self.vectors: dict[int, dict[int, torch.Tensor]] = {}
         """By round and client: what the client would send if it trusted the server."""
@@ -94,7 +94,7 @@ class Federation:
         self.strategy.start(
             grid=TappedGrid(self.grid, self),
             initial_arrays=arrays,
-            num_rounds=self.parts.config["rounds"],
+            num_rounds=self.rounds,
             evaluate_fn=lambda _, model: self.models.append(
                 {name: tensor.clone() for name, tensor in release(model).items()}
             ),
@@ -196,7 +196,7 @@ def mean_by_hand(vectors: Iterable[torch.Tensor], grid: FixedPoint) -> torch.Ten
 
 
 def assert_exact(federation: Federation, round: int, survivors: Iterable[int]) -> None:
-    """The model moved by the survivors' mean at the coordinates of the round, bit for bit, and nowhere else."""
+    """The model moved by the survivors' mean at the round's coordinates, bit for bit, and nowhere else."""
     mean = mean_by_hand(
         [federation.vectors[round][client] for client in survivors], federation.grid_of_numbers
     )

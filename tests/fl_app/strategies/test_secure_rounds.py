@@ -59,7 +59,7 @@ def without(*clients: int, of: range = EVERYBODY) -> list[int]:
     [TOP, "defense=fl_basic defense.share=0.1", "defense=fl_std", "defense=fl_std secagg.bound=0.01"],
 )
 def test_the_model_moves_by_exactly_the_mean_of_the_rounded_vectors(scheme):
-    federation = Federation(f"{scheme} rounds=2").play()
+    federation = Federation(scheme, rounds=2).play()
     for round in (1, 2):
         assert_exact(federation, round, EVERYBODY)
         assert federation.kinds(round) == list(STAGES)
@@ -69,7 +69,7 @@ def test_the_model_moves_by_exactly_the_mean_of_the_rounded_vectors(scheme):
 
 
 def test_measurements_are_summed_exactly_and_then_explained():
-    federation = Federation("defense=fl_cs defense.share=0.2 rounds=1").play()
+    federation = Federation("defense=fl_cs defense.share=0.2").play()
     before, after = federation.models
     mean = mean_by_hand(federation.vectors[1].values(), federation.grid_of_numbers)
     change = federation.strategy.sketch_of(1).restore(mean, before)
@@ -80,7 +80,7 @@ def test_measurements_are_summed_exactly_and_then_explained():
 
 
 def test_nothing_but_the_masked_vector_leaves_and_every_byte_is_counted():
-    federation = Federation(f"{TOP} rounds=1").play()
+    federation = Federation(TOP).play()
     (record,) = federation.records
     for client in EVERYBODY:
         reply = unpack_reply(federation.of(TRAIN, client).reply)
@@ -97,7 +97,7 @@ def test_nothing_but_the_masked_vector_leaves_and_every_byte_is_counted():
 def test_whoever_vanishes_alone_at_any_exchange_is_named_and_the_others_sum_is_exact():
     cases = [(kind, lost) for kind in STAGES for lost in (False, True)]
     drops = [drop for r, (kind, lost) in enumerate(cases, 1) for drop in at(r, kind, r % 5, lost=lost)]
-    federation = Federation(f"{TOP} rounds={len(cases)}", drops).play()
+    federation = Federation(TOP, drops, rounds=len(cases)).play()
     for round, (kind, lost) in enumerate(cases, 1):
         reason = "no answer in time" if lost else "disk on fire"
         assert_exact(federation, round, EVERYBODY if kind == UNMASK else without(round % 5))
@@ -126,7 +126,7 @@ def test_as_many_as_the_threshold_allows_may_vanish_at_any_exchanges(rounds):
         for client, (kind, lost) in gone.items()
         for drop in at(round, kind, client, lost=lost)
     ]
-    federation = Federation(f"{TOP} clients=8 rounds=3", drops).play()
+    federation = Federation(f"{TOP} clients=8", drops, rounds=3).play()
     for round, gone in enumerate(rounds, 1):
         named = sorted(client for client, (kind, _) in gone.items() if kind != UNMASK)
         assert list(federation.failed(round)) == named
@@ -140,7 +140,7 @@ def test_a_client_that_forgot_everything_between_rounds_takes_part_again():
             federation.grid.context(federation.nodes[client]).state = RecordDict()
         return message
 
-    federation = Federation(f"{TOP} rounds=3", alter=wipe)
+    federation = Federation(TOP, rounds=3, alter=wipe)
     federation.play()
     assert_exact(federation, 2, EVERYBODY)
     assert not federation.failed(2)
@@ -150,7 +150,7 @@ def test_a_client_that_forgot_everything_between_rounds_takes_part_again():
 
 
 def test_an_answer_that_comes_twice_counts_once():
-    federation = Federation(f"{TOP} rounds=1")
+    federation = Federation(TOP)
     once = federation.grid.send_and_receive
 
     def twice(messages, *, timeout=None):
@@ -169,8 +169,8 @@ def test_an_answer_that_comes_twice_counts_once():
 
 def test_below_the_threshold_at_any_exchange_the_model_stays_and_the_next_round_works():
     drops = [drop for i, kind in enumerate(STAGES) for drop in at(2 * i + 1, kind, 0, 1)]
-    federation = Federation(f"{TOP} rounds=8 secagg.attempts=1", drops).play()
-    for i, kind in enumerate(STAGES):
+    federation = Federation(f"{TOP} secagg.attempts=1", drops, rounds=8).play()
+    for i in range(len(STAGES)):
         failing = 2 * i + 1
         assert f"round {failing} attempt 0" in federation.notes(failing)
         assert "expected at least 4 clients, got 3: [2, 3, 4]; missing: [0, 1]" in federation.notes(failing)
@@ -183,7 +183,7 @@ def test_below_the_threshold_at_any_exchange_the_model_stays_and_the_next_round_
 
 def test_before_training_it_is_tried_again_with_those_who_answered():
     drops = at(1, OFFER, 0, 1) + at(2, SHARE, 3, 4, lost=True)
-    federation = Federation(f"{TOP} rounds=2", drops).play()
+    federation = Federation(TOP, drops, rounds=2).play()
     for round, gone in ((1, (0, 1)), (2, (3, 4))):
         invited = [
             Terms.from_bytes(unpack_secure(each.sent))
@@ -200,7 +200,7 @@ def test_who_broke_a_rule_in_the_first_attempt_is_named_after_the_second():
     def garble(round: int, kind: str, client: int, reply: Message) -> Message:
         return with_blob(reply, b"no keys at all") if (kind, client) == (OFFER, 4) else reply
 
-    federation = Federation(f"{TOP} rounds=1", at(1, OFFER, 3), receive=garble).play()
+    federation = Federation(TOP, at(1, OFFER, 3), receive=garble).play()
     assert_exact(federation, 1, [0, 1, 2])
     assert list(federation.failed()) == [3, 4]
     assert "client 4" in federation.failed()[4]
@@ -210,21 +210,21 @@ def test_who_breaks_a_rule_when_unmasking_is_named_and_its_vector_counts():
     def garble(round: int, kind: str, client: int, reply: Message) -> Message:
         return with_blob(reply, b"no shares at all") if (kind, client) == (UNMASK, 4) else reply
 
-    federation = Federation(f"{TOP} rounds=1", receive=garble).play()
+    federation = Federation(TOP, receive=garble).play()
     assert_exact(federation, 1, EVERYBODY)
     assert not federation.failed()
     assert "client 4" in federation.notes()
 
 
 def test_if_the_second_attempt_is_too_small_nobody_trains():
-    federation = Federation(f"{TOP} rounds=1", at(1, OFFER, 0, 1, 2)).play()
+    federation = Federation(TOP, at(1, OFFER, 0, 1, 2)).play()
     assert federation.kinds() == [OFFER]
     assert "round 1 attempt 1: expected at least 3 clients, got 2: [3, 4]" in federation.notes()
     assert_unchanged(federation, 1)
 
 
 def test_with_fewer_clients_than_asked_for_no_order_goes_out():
-    federation = Federation(f"{TOP} rounds=1 secagg.min_clients=6").play()
+    federation = Federation(f"{TOP} secagg.min_clients=6").play()
     assert federation.exchanges == []
     assert "expected at least 6 clients, got 5: [0, 1, 2, 3, 4]" in federation.notes()
     assert_unchanged(federation, 1)
@@ -232,7 +232,7 @@ def test_with_fewer_clients_than_asked_for_no_order_goes_out():
 
 
 def test_a_client_insists_on_its_own_crowd():
-    federation = Federation(f"{TOP} rounds=1", own={2: "secagg.min_clients=6"}).play()
+    federation = Federation(TOP, own={2: "secagg.min_clients=6"}).play()
     assert "client 2: expected at least 6 participants, got 5" in federation.failed()[2]
     assert_exact(federation, 1, without(2))
 
@@ -288,7 +288,7 @@ def replace_keys(terms_of_round, victim: int = 2):
 
 
 def test_signed_rounds_have_one_more_exchange_and_the_same_exact_sum(identities):
-    federation = Federation(f"{TOP} rounds=2 secagg.identities={identities}", at(2, ENDORSE, 3)).play()
+    federation = Federation(f"{TOP} secagg.identities={identities}", at(2, ENDORSE, 3), rounds=2).play()
     for round in (1, 2):
         assert federation.kinds(round) == list(SIGNED_STAGES)
         assert_exact(federation, round, EVERYBODY)
@@ -298,7 +298,7 @@ def test_signed_rounds_have_one_more_exchange_and_the_same_exact_sum(identities)
 
 
 def test_signed_clients_refuse_a_key_that_the_server_put_in_anothers_place(identities):
-    federation = Federation(f"{TOP} rounds=1 secagg.identities={identities}")
+    federation = Federation(f"{TOP} secagg.identities={identities}")
     federation.alter = replace_keys(lambda: federation.strategy.aggregation.terms)
     federation.play()
     assert federation.kinds() == [OFFER, SHARE], "nobody was ordered to train"
@@ -310,7 +310,7 @@ def test_signed_clients_refuse_a_key_that_the_server_put_in_anothers_place(ident
 
 
 def test_without_identities_only_the_victim_notices_a_replaced_key():
-    federation = Federation(f"{TOP} rounds=1")
+    federation = Federation(TOP)
     federation.alter = replace_keys(lambda: federation.strategy.aggregation.terms)
     federation.play()
     assert list(federation.failed()) == [2]
@@ -326,7 +326,7 @@ def test_a_key_advert_that_was_replaced_on_its_way_is_refused_by_the_server(iden
         old = Advert.from_bytes(unpack_secure(reply), terms, client=2)
         return with_blob(reply, forged(2, old.signature).to_bytes(terms))
 
-    federation = Federation(f"{TOP} rounds=1 secagg.identities={identities}", receive=receive)
+    federation = Federation(f"{TOP} secagg.identities={identities}", receive=receive)
     federation.play()
     assert list(federation.failed()) == [2]
     assert "advert from client 2: the signature of client 2 does not verify" in federation.failed()[2]
@@ -340,7 +340,7 @@ def test_a_client_that_was_shown_another_survivor_list_is_found_out_before_any_s
             return message
         return with_blob(message, Survivors((0, 1, 2, 3)).to_bytes(terms))
 
-    federation = Federation(f"{TOP} rounds=1 secagg.identities={identities}", alter=alter)
+    federation = Federation(f"{TOP} secagg.identities={identities}", alter=alter)
     federation.play()
     assert "endorsement from client 0: the signature of client 0 does not verify" in federation.notes()
     assert "client 0: survivor list: expected the one that it signed, [0, 1, 2, 3]" in federation.notes()
@@ -357,7 +357,7 @@ def test_no_client_gives_shares_for_a_list_that_it_did_not_sign(identities):
         signed = tuple(each for each in asked.endorsements if each.client != 4)
         return with_blob(message, Request((0, 1, 2, 3), signed).to_bytes(terms))
 
-    federation = Federation(f"{TOP} rounds=1 secagg.identities={identities}", alter=alter)
+    federation = Federation(f"{TOP} secagg.identities={identities}", alter=alter)
     federation.play()
     for client in without(4):
         assert f"client {client}: survivor list: expected the one that it signed" in federation.notes()
@@ -367,10 +367,10 @@ def test_no_client_gives_shares_for_a_list_that_it_did_not_sign(identities):
 
 def test_a_client_without_its_key_is_named_and_one_with_keys_wants_signatures(identities):
     (identities / "client-2.key").unlink()
-    federation = Federation(f"{TOP} rounds=1 secagg.identities={identities}").play()
+    federation = Federation(f"{TOP} secagg.identities={identities}").play()
     assert "client 2: expected its private key" in federation.failed()[2]
     assert_exact(federation, 1, without(2))
-    unsigned = Federation(f"{TOP} rounds=1", own={3: f"secagg.identities={identities}"}).play()
+    unsigned = Federation(TOP, own={3: f"secagg.identities={identities}"}).play()
     assert "client 3: it has pinned identities" in unsigned.failed()[3]
     assert_exact(unsigned, 1, without(3))
 
@@ -379,7 +379,7 @@ def test_a_client_without_its_key_is_named_and_one_with_keys_wants_signatures(id
 
 
 def test_a_client_set_to_masks_refuses_an_order_without_and_the_others_go_on():
-    federation = Federation(f"{TOP} rounds=1 secagg=off", own={2: "secagg=on"}).play()
+    federation = Federation(f"{TOP} secagg=off", own={2: "secagg=on"}).play()
     assert "client 2: sends its vector under masks only" in federation.failed()[2]
     mean = torch.stack([federation.vectors[1][client] for client in without(2)]).mean(0)
     expected = flatten(federation.models[0])
@@ -388,7 +388,7 @@ def test_a_client_set_to_masks_refuses_an_order_without_and_the_others_go_on():
 
 
 def test_a_client_set_to_no_masks_refuses_the_exchanges():
-    federation = Federation(f"{TOP} rounds=1", own={2: "secagg=off"}).play()
+    federation = Federation(TOP, own={2: "secagg=off"}).play()
     assert "client 2: is not set to aggregate securely" in federation.failed()[2]
     assert_exact(federation, 1, without(2))
     for kind in SIGNED_STAGES:
@@ -405,7 +405,7 @@ def test_a_model_other_than_the_one_agreed_on_is_refused_by_name(victims):
             message.content["model"] = pack_blob(encode(other))
         return message
 
-    federation = Federation("defense=fl_std rounds=1", alter=alter)
+    federation = Federation("defense=fl_std", alter=alter)
     federation.play()
     assert sorted(federation.failed()) == list(victims)
     for client, reason in federation.failed().items():
@@ -425,7 +425,7 @@ def test_messages_that_were_answered_are_refused_when_they_come_again():
             return with_blob(message, unpack_secure(federation.of(UNMASK, 1, round=1).sent))
         return message
 
-    federation = Federation(f"{TOP} rounds=3", alter=alter)
+    federation = Federation(TOP, rounds=3, alter=alter)
     federation.play()
     assert "client 1: expected an invitation after round 1 attempt 0" in federation.failed(2)[1]
     assert "old, or replayed" in federation.failed(2)[1]
@@ -448,7 +448,7 @@ def test_an_order_to_train_is_answered_once_even_within_its_round():
         return reply
 
     refusals: list[Message] = []
-    federation = Federation(f"{TOP} rounds=1", receive=receive)
+    federation = Federation(TOP, receive=receive)
     federation.play()
     (refusal,) = refusals
     assert "client 3: mask: expected a client that has" in refusal.error.reason
@@ -468,9 +468,9 @@ def test_what_the_server_sees_of_a_client_is_uniform_and_new_in_every_round():
             seen[round, client] = (values / federation.grid_of_numbers.step).to(torch.int64)
         return reply
 
-    federation = Federation(
-        "defense=fl_std model.hidden=[32] clients=3 lr=1e-12 rounds=2", receive=receive
-    ).play()
+    settings = "defense=fl_std model.hidden=[32] clients=3 lr=1e-12"
+    federation = Federation(settings, rounds=2, receive=receive)
+    federation.play()
     assert_unchanged(federation, 1)
     bits = federation.grid_of_numbers.bits
     together = sum(seen[1, client] for client in range(3))
@@ -513,7 +513,7 @@ def test_noise_comes_in_the_shares_of_the_cohort_that_the_client_agreed_to():
         return message
 
     drops = at(2, SHARE, 0, 1) + at(3, TRAIN, 4)
-    federation = Federation(f"{NOISY} rounds=3", drops, alter=lie).play()
+    federation = Federation(NOISY, drops, rounds=3, alter=lie).play()
     # each of k clients adds sigma^2 / (2 k / 3); in the second round k is 3
     cases = {1: (5, EVERYBODY), 2: (3, [2, 3, 4]), 3: (5, without(4))}
     for round, (k, survivors) in cases.items():
@@ -521,10 +521,6 @@ def test_noise_comes_in_the_shares_of_the_cohort_that_the_client_agreed_to():
         spread = math.sqrt(2 / federation.strategy.sketch.size)
         assert abs(noise_variance(federation, round, survivors) / expected - 1) < 4.5 * spread
         assert expected >= SIGMA**2
-
-
-def test_the_grid_is_fine_and_wide_enough_for_the_noise():
-    federation = Federation(f"{NOISY} rounds=1").play()
     grid, own = federation.grid_of_numbers, CLIP * SIGMA / math.sqrt(10 / 3)
     assert grid.step <= 2**-12 * own * (1 + 1e-12)
     assert grid.bound >= CLIP + 8.6 * own
@@ -539,7 +535,7 @@ def test_the_grid_is_fine_and_wide_enough_for_the_noise():
 )
 def test_clients_refuse_a_grid_on_which_the_noise_would_not_be_normal(monkeypatch, setting, value, reason):
     monkeypatch.setattr(secure, setting, value)
-    federation = Federation(f"{NOISY} rounds=1").play()
+    federation = Federation(NOISY).play()
     assert sorted(federation.failed()) == list(EVERYBODY)
     for client, told in federation.failed().items():
         assert f"client {client}: {reason}" in told
@@ -547,7 +543,7 @@ def test_clients_refuse_a_grid_on_which_the_noise_would_not_be_normal(monkeypatc
 
 
 def exact_epsilon(multiplier: float, rounds: int, delta: float) -> float:
-    """Balle and Wang (ICML 2018), Theorem 8, by bisection: rounds of Gaussian noise are one with a larger signal."""
+    """Balle and Wang (ICML 2018), Theorem 8, by bisection; many rounds are one with a larger signal."""
     mu, low, high = math.sqrt(rounds) / multiplier, 0.0, 1000.0
     for _ in range(200):
         middle = (low + high) / 2
@@ -569,7 +565,7 @@ def test_epsilon_counts_one_share_less_than_the_threshold_whoever_vanishes_and_w
         *at(3, SHARE, 0),
         *at(4, OFFER, 0, 1, 2),  # nobody trains, but that the model stood still is seen
     ]
-    federation = Federation(f"{NOISY} rounds=4", drops).play()
+    federation = Federation(NOISY, drops, rounds=4).play()
     assert [record.clients for record in federation.records] == [4, 0, 4, 0]
     assert_unchanged(federation, 2)
     assert_unchanged(federation, 4)
