@@ -187,7 +187,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
             linewidth=2,
             marker=marker,
             markersize=4,
-            label=shorten(curve.label, 30),
+            label=shorten(curve.label, 34),
         )
         if curve.spread is not None:
             low = [y - s for y, s in zip(curve.y, curve.spread, strict=True)]
@@ -253,7 +253,7 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Th
     inside = axes.get_window_extent()
     for number, (point, (color, _, _)) in enumerate(zip(points, _looks(theme), strict=False)):
         text = axes.annotate(
-            shorten(point.label, 28),
+            shorten(point.label, 34),
             (point.x, point.y),
             xytext=(0, 0),
             textcoords="offset points",

@@ -77,7 +77,8 @@ def picture_caption(attack: Attack, position: int) -> str:
 
 def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
     """Write the first rows as one picture: original, then a column for each kind of update."""
-    blocks = gallery_blocks(rows[:limit])
+    blocks = gallery_blocks(rows)
+    blocks = [block[: max(1, limit // len(blocks))] for block in blocks]
     columns = [column_names(block) for block in blocks]
     count, widest = sum(map(len, blocks)), max(map(len, columns))
     width, height = 0.5 + 1.75 * (1 + widest), 0.35 * len(blocks) + 2.05 * count
@@ -136,7 +137,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
                 sent=is_sent(attack),
                 worst=(id(attack), position) in worst,
             )
-        title = _title(run, case[0], position, count)
+        title = _title(case[0], position, count)
         rows.append(GalleryRow(title, _tile(originals, position), shots, of_sum=_is_sum(case[0])))
     return rows
 
@@ -152,10 +153,10 @@ def _free_name(name: str, taken: dict[str, Shot]) -> str:
     return f"{name} #{repeats + 1}" if repeats else name
 
 
-def _title(run: Run, attack: Attack, position: int, count: int) -> str:
+def _title(attack: Attack, position: int, count: int) -> str:
     parts = [attack.name]
     parts += [] if attack.round is None else [f"round {attack.round}"]
-    parts += [update_words(run, attack)] if _is_sum(attack) else []
+    parts += [f"{attack.summed or 'all'} clients"] if _is_sum(attack) else []
     parts += [] if attack.client is None else [f"client {attack.client}"]
     return ", ".join(parts + ([f"image {position + 1}"] if count > 1 else []))
 

@@ -64,7 +64,7 @@ def plot_layers(chosen: Mapping[str, int], sizes: Mapping[str, int], theme: Them
     axes.invert_yaxis()  # the first layer on top
     axes.set_yticks(list(places), [shorten(name, 28) for name in sizes])
     axes.xaxis.set_major_formatter(tick_writer(write_percent))
-    axes.set(xlabel=f"share of the layer; dashed: of the whole model, {write_percent(whole)}")
+    axes.set(xlabel=f"share of a layer (dashed: whole model, {write_percent(whole)})")
     return png_bytes(figure)
 
 

@@ -131,12 +131,13 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
 def _grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
     """Return the pictures, and how many rows of them there was room for."""
     grids: list[Html] = []
-    spent = shown = 0
-    for block in gallery_blocks(rows):
+    shown = 0
+    blocks = gallery_blocks(rows)
+    for block in blocks:
         columns = column_names(block)
         cells: list[Child] = [element("div", name, class_="head") for name in ["original", *columns]]
-        before = shown
-        for row in block:
+        spent = 0
+        for position, row in enumerate(block):
             line = [
                 _picture(
                     Shot(row.original, row.title, sent=False, worst=False),
@@ -145,13 +146,12 @@ def _grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
                 *(_picture(row.shots.get(name), "no picture", name) for name in columns),
             ]
             spent += sum(map(len, line))
-            if shown and spent > _PICTURE_BUDGET:
+            if position and spent > _PICTURE_BUDGET / len(blocks):
                 break
             cells.extend(line)
             shown += 1
-        if shown > before:
-            grid = element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}")
-            grids.append(element("div", grid, class_="panel sideways"))
+        grid = element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}")
+        grids.append(element("div", grid, class_="panel sideways"))
     return grids, shown
 
 

@@ -36,7 +36,7 @@ def server_section(run: Run) -> list[Child]:
             "div",
             _sent_panel(run, run.exchange) if run.exchange else None,
             element("div", _secure_panel(run), _privacy_panel(run), class_="stack"),
-            class_="charts",
+            class_="charts loose",
         ),
     ]
 
@@ -127,7 +127,7 @@ def _threats(against: str | None) -> list[tuple[str, str]]:
         ],
     }
     return [
-        *models.get(against or "", [("Covered:", f"{against or 'the result does not say which server'}.")]),
+        *models.get(against or "", [("Not known:", "which server it withstands.")]),
         (
             "Never covered:",
             "the sum itself, which can be attacked as any update can; and differences of sums, where two "
@@ -182,7 +182,7 @@ def _models_words(run: Run) -> str:
     rate = run.amount("dp", "rate")
     if rate == 1:
         return " against whoever sees only the models. All clients take part in every round."
-    chance = "" if rate is None else f", which is by a chance of {100 * rate:.3g} %"
+    chance = "" if rate is None else f" (each client by a chance of {100 * rate:.3g} %)"
     return (
         " against whoever sees only the models. This assumes that it stays secret who takes part in a "
         f"round{chance}."

@@ -116,6 +116,7 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 .wide thead tr:last-child th:first-child, .wide tbody td:first-child {
   position: sticky; left: 0; background: var(--card);
 }
+.charts.loose { align-items: start; }
 .stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }
 .panel img.chart { display: block; width: 100%; height: auto; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
@@ -135,8 +136,7 @@ ul { padding-left: 1.2rem; margin: .4rem 0; }
   main { padding: 1.2rem .9rem 3rem; }
   .card, .panel { padding: .9rem 1rem; }
   .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }
-  .gallery figcaption, .sideways { overflow-x: auto; }
-.gallery .head { font-size: .75rem; }
+  .gallery figcaption, .gallery .head { font-size: .75rem; }
 }
 @media print {
   details:not([open]) > *:not(summary) { display: none; }

@@ -73,8 +73,9 @@ class FLStd(FedAvg):
         self.sketch = self.sketch_of(1)
         self.clip = 0.0
         if privacy is not None:
-            self.clip = privacy.clip or public.bound(
-                self.sketch_of(r) for r in range(1, self.bound_sketches + 1)
+            # a whole number, as a config may have it, is none that a plan could hold
+            self.clip = float(
+                privacy.clip or public.bound(self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
             )
         self.start_hash = ""
         """Of the version 0 that clients make by themselves; "" if they need not."""

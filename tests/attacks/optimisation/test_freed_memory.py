@@ -32,6 +32,6 @@ def faults(how: str) -> int:
 def test_pages_are_used_again():
     pages = 12_000_000 * 4 // resource.getpagesize()
     kept, given_back = faults("keep"), faults("as it is")
-    # ten rounds of two tensors each: given back, all 20 are cleared again; kept, the first few are new at most
+    # ten rounds of two tensors: given back, all 20 are cleared again; kept, the first few are new at most
     assert given_back > 15 * pages
     assert kept < given_back / 3

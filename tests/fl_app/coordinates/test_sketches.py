@@ -26,11 +26,10 @@ def update(seed: int, dtype: torch.dtype = torch.float64) -> dict[str, torch.Ten
 
 
 def sketches(share: float, seed: int) -> dict[str, Sketch]:
-    count = max(1, int(share * N))
-    fixed = torch.arange(N)[:: max(1, N // count)][:count]
+    fixed = torch.randperm(N, generator=torch.Generator().manual_seed(9))[: max(1, int(share * N))].sort()[0]
     return {
         "everything": everything()(N, seed, None),
-        "fixed": fixed_coordinates(len(fixed) / N if count > 1 else share)(N, seed, fixed),
+        "fixed": fixed_coordinates(share)(N, seed, fixed),
         "random": random_coordinates(share)(N, seed, None),
         "measured": measurements(share)(N, seed, None),
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fl_app.report.charts import DARK, LIGHT
+from fl_app.report.canvas import DARK, LIGHT
 from fl_app.report.layer_chart import plot_layers, save_layers
 
 SIZES = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsed_page import ParsedPage
 from rich.console import Console
-from run_folders import read_result, with_two_classes, with_validation
+from run_folders import read_result, with_secure_aggregation, with_two_classes, with_validation
 
 from fl_app.report import compare_runs, comparison_rows, comparison_table, find_runs, write_report
 from fl_app.report.comparison import show_spread, spread_of
@@ -115,7 +115,8 @@ def test_the_page_shows_every_number_of_a_row(three_seeds, make_run, tmp_path):
     single = make_run("other", defense="none", change=lambda r: r["attacks"][1].update(lpips=[0.2, 0.4]))
     page = ParsedPage(compare_runs([*three_seeds, single], tmp_path / "c.html"))
     groups, titles, first, second = page.tables[0]
-    assert groups[1:3] == ["leak without the defense", "leak with the defense"]
+    assert groups == ["", "leak without the defense", "leak with the defense", ""]
+    assert len(titles) == len(first) == len(second)
     assert titles[:6] == ["defense", "model", "data", "seeds", "accuracy", "best"]
     results = [read_result(run) for run in three_seeds]
     accuracy = [100 * r["summary"]["accuracy"] for r in results]
@@ -171,6 +172,42 @@ def test_scores_of_two_classes_are_shown_where_there_are_two(make_run, tmp_path)
     _, titles, *_ = ParsedPage(compare_runs(runs[2:], tmp_path / "d.html")).tables[0]
     assert "AUROC" not in titles
     assert "AUROC" not in terminal_table(runs[2:])
+
+
+def test_the_sum_is_what_leaks_under_secure_aggregation_and_the_server_has_an_epsilon(make_run, tmp_path):
+    def secure(result):
+        with_secure_aggregation(result)
+        masked, _, total = result["attacks"]
+        masked["psnr"], total["psnr"] = [40.0, 41.0], [12.0, 13.25]
+        result["summary"] |= {"epsilon": 2.996, "epsilon_server": 22.181}
+
+    def noisy(result):
+        secure(result)
+        result["attacks"] = []
+        result["config"]["choices"]["secagg"] = "off"
+        result["summary"] |= {"epsilon_server": None}
+
+    runs = [make_run("a", change=secure), make_run("b", change=noisy), make_run("c", defense="topk")]
+    rows = comparison_rows(runs)
+    assert [row.defense for row in rows] == ["fl_top + dp=client + secagg=on", "fl_top + dp=client", "topk"]
+    assert [row.of_sums for row in rows] == [True, False, False]
+    assert rows[0].defended.worst["psnr"].mean == 13.25
+    page = ParsedPage(compare_runs(runs, tmp_path / "c.html"))
+    _, titles, *cells = page.tables[0]
+    first, second, third = (dict(zip(titles[14:], row[14:], strict=True)) for row in cells)
+    assert (first["ε"], first["ε server"], first["seconds"]) == ("3.00", "22.18", "3.0")
+    # by the last round, as the summary does not tell
+    assert second["ε server"] == f"{2.5 * 12**0.5:.2f}"
+    assert (third["ε"], third["ε server"]) == ("–", "–")
+    assert "With secure aggregation (fl_top + dp=client + secagg=on) the leak" in page.text
+    assert "“ε server” is against the server" in page.text
+    text = terminal_table(runs)
+    assert "13.25" in text
+    assert text.count("of a sum") == 1
+    assert "3.00" in text
+    assert "22.18" in text
+    plain = ParsedPage(compare_runs(runs[2:], tmp_path / "d.html"))
+    assert not any(words in plain.text for words in ("secure aggregation", "is against the server"))
 
 
 def test_the_page_loads_nothing_and_its_script_is_allowed_by_its_hash(make_run, tmp_path):

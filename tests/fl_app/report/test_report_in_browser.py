@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import with_secure_aggregation, write_model
 
 from fl_app.report import compare_runs, write_report
 
@@ -78,10 +79,13 @@ def test_all_pictures_of_a_report_load_and_nothing_is_fetched_or_cut_off_on_a_na
 ):
     def change(result):
         result["rounds"][0]["failures"] = [{"client": 3, "reason": "x" * 300}]
-        result["attacks"].append({**result["attacks"][1], "adaptive": True})
+        with_secure_aggregation(result)
+        result["attacks"] += [{**result["attacks"][i], "adaptive": True} for i in (0, 2)]
         result["config"]["choices"]["model"] = "a_model_with_a_very_long_name_that_does_not_fit_on_a_phone"
 
-    seen = look_at(write_report(make_run(change=change)), tmp_path / "profile", width=390)
+    folder = make_run(change=change)
+    write_model(folder)
+    seen = look_at(write_report(folder), tmp_path / "profile", width=390)
     assert seen["pictures"] > 10
     assert seen["broken"] == 0
     assert seen["requests"] == 0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
 import shutil
@@ -13,10 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 from parsed_page import ParsedPage
 from PIL import Image
-from run_folders import read_result, with_two_classes, with_validation, write_run
+from run_folders import (
+    read_result,
+    with_secure_aggregation,
+    with_two_classes,
+    with_validation,
+    write_run,
+)
 
 from fl_app.report import write_report
 from fl_app.report.formats import format_bytes
@@ -28,20 +32,6 @@ QUESTIONS = [
     "How many bytes went up and down?",
 ]
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
-
-
-@pytest.fixture
-def quick_charts(monkeypatch) -> None:
-    """Charts are composed but not rendered: for tests that look at the page's words."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (2, 2)).save(buffer, format="PNG")
-
-    def save(self: Figure, target: Any, **_: Any) -> None:
-        target.write(buffer.getvalue()) if hasattr(target, "write") else Path(target).write_bytes(
-            buffer.getvalue()
-        )
-
-    monkeypatch.setattr(Figure, "savefig", save)
 
 
 def report(folder: Path) -> ParsedPage:
@@ -195,6 +185,7 @@ class TestWords:
         page = report(make_run(change=change))
         assert "In round 5 an update took 1.012 times its entropy bound, a download 1.200 times" in page.text
         assert page.table_with("up / bound")[4]["up / bound"] == "1.012"
+        assert "mantissas that end in zeros, can take less than 1 times the bound" in page.text
         assert "entropy bound" not in report(make_run("other")).text
 
     def test_shows_the_notes_of_rounds_the_first_ones_openly(self, make_run):
@@ -400,6 +391,9 @@ def small_run(tmp_path_factory) -> Path:
         for entry in result["attacks"]:
             entry["labels"] = {"precision": 1.0, "recall": 0.5, "f1": 0.6667, "exact": False}
             entry["lpips"] = [0.1]
+        plain = result["attacks"]
+        result |= with_secure_aggregation(copy.deepcopy(result))
+        result["attacks"] = plain + result["attacks"]
 
     return write_run(tmp_path_factory.mktemp("small"), rounds=2, batch=1, size=8, change=change)
 

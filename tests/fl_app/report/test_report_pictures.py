@@ -10,20 +10,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from run_folders import draw_pictures
+from run_folders import draw_pictures, with_secure_aggregation
 
-from fl_app.report import load_run, plot_partition, save_images
+from fl_app.report import charts, load_run, plot_partition, save_images
+from fl_app.report.canvas import DARK, LIGHT
 from fl_app.report.charts import (
-    DARK,
-    LIGHT,
     Curve,
     Point,
     plot_accuracy,
     plot_bytes,
+    plot_epsilon,
     plot_residual,
     plot_tradeoff,
 )
-from fl_app.report.gallery import column_names, gallery_rows, plot_gallery
+from fl_app.report.gallery import column_names, gallery_blocks, gallery_rows, plot_gallery
 from fl_app.report.tiles import read_tiles, tile_uri
 
 
@@ -138,6 +138,35 @@ def test_an_adaptive_attack_gets_a_column_of_its_own(make_run):
     ]
 
 
+def test_sums_and_single_clients_have_blocks_of_their_own(make_run, tmp_path):
+    def change(result):
+        with_secure_aggregation(result)
+        masked, raw, total = result["attacks"]
+        masked["psnr"], raw["psnr"], total["psnr"] = [9.0, 9.5], [30.0, 20.0], [12.0, 13.0]
+        # another round has another number of clients, of whom one allows no audit
+        unscored = {**total, "round": 3, "summed": 4, "truth": None, "psnr": None, "ssim": None}
+        result["attacks"].append(unscored)
+
+    rows = gallery_rows(load_run(make_run(change=change)))
+    sums, single = gallery_blocks(rows)
+    assert [row.title for row in sums] == [
+        *(f"ig, round 1, 3 clients, image {i}" for i in (1, 2)),
+        *(f"ig, round 3, 4 clients, image {i}" for i in (1, 2)),
+    ]
+    assert [row.title for row in single] == [f"ig, round 1, client 0, image {i}" for i in (1, 2)]
+    assert column_names(sums) == ["from the sum"]
+    assert column_names(single) == ["without the defense", "one client under masks"]
+    # framed: the closest of what the server saw, and of the raw update; a guess is neither
+    assert [row.shots["from the sum"].worst for row in sums] == [False, True, False, False]
+    assert [row.shots["without the defense"].worst for row in single] == [True, False]
+    assert not any(row.shots["one client under masks"].worst for row in single)
+    plot_gallery(rows, tmp_path / "gallery.png")
+    plot_gallery(single, tmp_path / "single.png")
+    sizes = [Image.open(tmp_path / name).size for name in ("gallery.png", "single.png")]
+    assert sizes[0][0] == sizes[1][0]
+    assert sizes[0][1] == pytest.approx(3 * sizes[1][1], rel=0.1)
+
+
 def test_gallery_picture_grows_with_its_rows_up_to_a_limit(make_run, tmp_path):
     rows = gallery_rows(load_run(make_run(batch=3)))
     heights = []
@@ -175,6 +204,7 @@ def test_charts_of_odd_values_are_drawn_without_a_warning(theme, values):
         pictures = [
             plot_accuracy([curve, curve], theme),
             plot_bytes(curve, Curve("down", [], []), 1e6, theme),
+            plot_epsilon([curve, curve], 3.0, theme),
             plot_residual(curve, theme),
             plot_tradeoff([Point("a$", 1.0, v) for v in values], theme),
         ]
@@ -188,3 +218,37 @@ def test_charts_follow_the_theme():
         for theme in (LIGHT, DARK)
     ]
     assert corner == [(255, 255, 255), (0x1D, 0x20, 0x26)]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return the figures in the place of their PNGs."""
+    monkeypatch.setattr(charts, "png_bytes", lambda figure: figure)
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(("server", "budget", "scale"), [(8.0, 3.0, "linear"), (90.0, 3.0, "log")])
+def test_both_epsilons_and_the_budget_share_one_axis(server, budget, scale):
+    curves = [Curve("models only", [1, 2, 3], [0.1, 1.0, 2.0]), Curve("the server", [1, 3], [1.0, server])]
+    figure = plot_epsilon(curves, budget)
+    (axes,) = figure.axes
+    assert axes.get_yscale() == scale
+    models, its, level = axes.get_lines()
+    assert (list(models.get_ydata()), list(its.get_ydata())) == ([0.1, 1.0, 2.0], [1.0, server])
+    assert set(level.get_ydata()) == {budget}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "models only",
+        "the server",
+        "budget",
+    ]
+    low, high = axes.get_ylim()
+    assert low <= 0.1
+    assert high >= server
+
+
+@pytest.mark.usefixtures("drawn")
+def test_one_epsilon_that_only_grows_stays_on_a_linear_scale():
+    figure = plot_epsilon([Curve("ε", [1, 2], [0.1, 9.0])], None)
+    assert figure.axes[0].get_yscale() == "linear"
+    assert len(figure.axes[0].get_lines()) == 1
+    assert not figure.legends

@@ -1,6 +1,6 @@
 import json
 
-from run_folders import with_two_classes, with_validation, write_run
+from run_folders import with_secure_aggregation, with_two_classes, with_validation, write_run
 
 from fl_app.report import BASELINE, summary_lines, write_report
 
@@ -15,6 +15,22 @@ def test_the_lines_carry_the_numbers_of_the_run(tmp_path):
     assert f"{100 * result['summary']['accuracy']:.1f} % after 3 rounds" in text
     assert f"best {100 * result['summary']['best_accuracy']:.1f} % (chosen by test)" in text
     assert "balanced" not in text
+
+
+def test_with_secure_aggregation_the_sum_is_what_was_sent(tmp_path):
+    def change(result):
+        with_secure_aggregation(result)
+        masked, raw, total = result["attacks"]
+        masked["psnr"], raw["psnr"], total["psnr"] = [9.0, 9.5], [30.0, 20.0], [12.0, 13.25]
+        result["attacks"].append({**total, "summed": 4, "psnr": None, "ssim": None})
+
+    lines = summary_lines(write_run(tmp_path / "run", rounds=2, change=change))
+    before, sent, masked, accuracy, _ = lines
+    assert before.startswith("leak before the defense: PSNR 30.00 dB")
+    words = "leak as sent (fl_top + dp=client + secagg=on), the sum of 3 clients: PSNR 13.25 dB"
+    assert sent.startswith(words)
+    assert masked.startswith("leak of one client under masks, which is noise: PSNR 9.50 dB")
+    assert accuracy.startswith("accuracy")
 
 
 def test_two_classes_and_validation_samples_are_told(tmp_path):
