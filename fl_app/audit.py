@@ -64,7 +64,7 @@ class Sighting:
     masked: bool = False
     """Whether the update is hidden under the masks of secure aggregation."""
     summed: int = 0
-    """Of how many clients this is the mean, with `SUM` in the place of the client; 0: it is one client's own."""
+    """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
 
     @property
     def samples(self) -> int | None:

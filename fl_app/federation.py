@@ -15,16 +15,16 @@ from safetensors.torch import save_file
 
 from fl_app.audit import Auditor, Sighting
 from fl_app.config import ServerParts, server_parts
-from fl_app.coordinates import count_by_layer
 from fl_app.held_tensor import hold, release
 from fl_app.leakage import attack_sightings
 from fl_app.progress import track
-from fl_app.report import plot_partition, save_layers, write_report
+from fl_app.report import plot_partition, write_report
 from fl_app.results import Results, run_folder
 from fl_app.sighting_files import save_sightings
-from fl_app.strategies import BudgetSpent, FedSGD, FLStd, FLTop
+from fl_app.strategies import BudgetSpent, FedSGD, FLStd
 from fl_app.tap import TappedGrid
-from fl_app.training import Evaluation, batch_norm, evaluate, parameters
+from fl_app.training import Evaluation, batch_norm, evaluate
+from fl_app.vector_facts import describe_vectors, privacy_notes
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
         plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")
-        _describe_vectors(parts, results)
+        describe_vectors(parts.strategy, parts.model, results)
         try:
             sightings = _train(grid, parts, results)
             _save_model(parts.strategy, folder / "model.safetensors")
@@ -93,34 +93,8 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
             round_end.stop(str(spent))
-    results.content["notes"] += auditor.notes + _privacy_notes(strategy, auditor.sightings)
+    results.content["notes"] += auditor.notes + privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
-
-
-def _privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
-    if not strategy.records or strategy.records[-1].epsilon is None:
-        return []
-    notes = []
-    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
-    if privacy is None or privacy.replayable:
-        notes.append(
-            "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
-        )
-    if privacy is not None and privacy.sampling == "fixed":
-        notes.append(
-            "differential privacy: a set number of clients was drawn each round; epsilon is computed as if each "
-            "client had been drawn by a coin of its own"
-        )
-    if privacy is not None and not privacy.thresholds:
-        notes.append(
-            "differential privacy: without secure aggregation the server sees each client's vector with that client's "
-            "own small share of the noise: epsilon_server, not epsilon, says what it learns"
-        )
-    if any(sighting.truth is not None for sighting in sightings):
-        notes.append(
-            "differential privacy: what audited clients revealed for the scores is not part of epsilon"
-        )
-    return notes
 
 
 @dataclass
@@ -177,41 +151,6 @@ class _RoundEnd:
 def _in_words(tested: Evaluation) -> str:
     known = {name: score for name, score in asdict(tested).items() if score is not None}
     return ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in known.items())
-
-
-def _describe_vectors(parts: ServerParts, results: Results) -> None:
-    """Say what clients send if that is a vector, and where its coordinates lie if they are always the same."""
-    strategy, folder = parts.strategy, results.folder
-    if not isinstance(strategy, FLStd):
-        return
-    results.content["exchange"] = {
-        "scheme": type(strategy).__name__,
-        "values": strategy.sketch.size,
-        "of": strategy.total_entries,
-    }
-    if isinstance(strategy, FLTop):
-        like = parameters(parts.model)
-        by_layer = count_by_layer(strategy.coordinates, like)
-        save_layers(by_layer, {name: p.numel() for name, p in like.items()}, folder / "coordinates.png")
-        save_file({"coordinates": strategy.coordinates}, folder / "coordinates.safetensors")
-        results.content["exchange"] |= {
-            "hash": strategy.coordinates_hash,
-            "by_layer": by_layer,
-            "picture": "coordinates.png",
-        }
-    if strategy.aggregation is not None:
-        pinned = strategy.aggregation.pinned is not None
-        results.content["secure_aggregation"] = {
-            "against": "active server" if pinned else "honest-but-curious server",
-            "min_clients": strategy.aggregation.min_clients,
-        }
-    if strategy.privacy is not None:
-        results.content["privacy"] = {
-            "unit": "client",
-            "noise_multiplier": strategy.privacy.sigma,
-            "clip": strategy.clip,
-            "replayable": strategy.privacy.replayable,
-        }
 
 
 def _save_model(strategy: FedSGD, path: Path) -> None:

@@ -236,13 +236,14 @@ def _check_together(config: Mapping[str, Any]) -> None:
     for group, off in (("dp", "none"), ("secagg", "off")):
         if choices[group] != off and not vectors:
             raise ConfigError(
-                f"{group}: {group}={choices[group]} needs clients that send vectors at public coordinates and keep "
-                f"nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
+                f"{group}: {group}={choices[group]} needs clients that send vectors at public coordinates "
+                f"and keep nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
             )
     training = config["training"]
     if choices["dp"] == "client" and training["steps"] is None:
         raise ConfigError(
-            "training.steps: with dp=client it must be a number: how many steps an epoch has tells how many samples"
+            "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
+            "there are"
         )
     if defense in ("fl_basic", "fl_top") and training["weight_decay"]:
         raise ConfigError(

@@ -11,7 +11,7 @@ LAYERS = [
     {"job"},
     {"client_app", "server_app", "engine"},
     {"federation"},
-    {"leakage"},
+    {"leakage", "vector_facts"},
     {"config", "config_hash", "results", "report"},
     {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},
     {"secure_client"},

@@ -39,7 +39,7 @@ class Sketch(Protocol):
 
 
 Scheme = Callable[[int, int, Tensor | None], Sketch]
-"""``scheme(n, seed, fixed)``: the sketch of ``n`` entries in a round; ``fixed`` are coordinates that were agreed on."""
+"""``scheme(n, seed, fixed)``: the sketch of ``n`` entries in a round; ``fixed``: agreed coordinates."""
 
 
 @dataclass(frozen=True)

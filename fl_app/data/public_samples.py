@@ -64,8 +64,8 @@ def digits(samples: int, root: str | Path, seed: int = 0, source: str = "auto") 
         drawn = mnist(root, source=source)
         if drawn.in_shape != dataset.in_shape or drawn.num_classes > dataset.num_classes:
             raise ValueError(
-                f"digits: pictures {drawn.in_shape} of {drawn.num_classes} classes do not fit {dataset.name}: "
-                f"{dataset.in_shape}, {dataset.num_classes} classes"
+                f"digits: pictures {drawn.in_shape} of {drawn.num_classes} classes do not fit "
+                f"{dataset.name}: {dataset.in_shape}, {dataset.num_classes} classes"
             )
         public = drawn.train.take(draw_public(drawn.train.labels, samples, seed))
         return replace(drawn, train=public), dataset

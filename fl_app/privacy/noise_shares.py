@@ -84,7 +84,7 @@ class NoiseShares:
         return self.of_sum(self._fewest)
 
     def for_server(self, survivors: int | None = None) -> float:
-        """Return the noise multiplier that protects a client from the server; by default in the worst case."""
+        """Return the noise multiplier that protects a client from the server; None: in the worst case."""
         survivors = self._fewest if survivors is None else survivors
         return self.local if self.threshold is None else self.of_sum(survivors)
 
@@ -103,10 +103,10 @@ class NoiseShares:
 
 
 def whole_noise(counted: float, cohort: int) -> float:
-    """Return the sigma with which shares for a threshold count as ``counted`` in any cohort of that size or more."""
+    """Return the sigma that counts as ``counted``, with shares for a threshold, from that cohort up."""
     if cohort < 2:
         raise ValueError(f"whole_noise: cohort must be at least 2, got {cohort}")
-    # 2 k / 3 shares make sigma, and as many count as are whole: of k, k + 1 and k + 2 one loses most, later ones less
+    # 2 k / 3 shares make sigma, and whole ones count: of three sizes in a row one loses most, later ones less
     lost = max((2 * k / 3) / (2 * k // 3) for k in range(cohort, cohort + 3))
     # a few roundings above, so that the way back does not end below
     return counted * math.sqrt(lost) * (1 + 1e-12)

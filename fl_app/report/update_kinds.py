@@ -18,7 +18,7 @@ def of_update(run: Run, update: str) -> list[Attack]:
 
 def as_sent(run: Run) -> list[Attack]:
     """Return the attacks on what the server saw of clients: under secure aggregation, their sums."""
-    return of_update(run, "defended")
+    return of_update(run, "sum") or of_update(run, "defended")
 
 
 def is_sent(attack: Attack) -> bool:

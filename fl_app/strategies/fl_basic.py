@@ -9,7 +9,7 @@ from fl_app.strategies.fl_std import FLStd, round_seed
 
 
 class FLBasic(FLStd):
-    """Clients train and send ``share`` of all coordinates, drawn anew each round (Kerkouche et al., FL-BASIC).
+    """Clients train and send ``share`` of all coordinates, new ones each round (Kerkouche et al., FL-BASIC).
 
     The order has the seed, so it costs no upload to say which they are. The whole model goes down.
     """

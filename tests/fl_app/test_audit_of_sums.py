@@ -38,7 +38,7 @@ def audited(overrides: str, *, allow: bool = True, rounds=(2,), clients=(3,), ma
 
 
 def test_one_client_is_noise_and_the_sum_is_the_mean_of_what_all_would_have_sent():
-    parts, auditor = audited("defense=fl_std")
+    _, auditor = audited("defense=fl_std")
     masked, summed = sorted(auditor.sightings, key=lambda sighting: sighting.summed)
     assert (masked.order.client, masked.masked, masked.summed) == (3, True, 0)
     assert (summed.order.client, summed.masked, summed.summed) == (SUM, False, 5)

@@ -27,7 +27,7 @@ from fl_app.wire import decode
 
 TINY = "model=mlp model.hidden=[8] clients=10 fraction=0.5"
 PRIVATE = f"{TINY} dp=client dp.secure=false"
-FAINT = "dp.epsilon=null dp.noise_multiplier=1e-9"
+FAINT = "dp.epsilon=null dp.noise_multiplier=1e-12"
 N = 3072 * 8 + 8 + 8 * 10 + 10
 DELTA = 1e-5
 
@@ -86,8 +86,8 @@ def test_with_hardly_any_noise_it_is_the_sum_over_the_expected_number_of_clients
     for round, clients in enumerate(came, 1):
         total = sum(oracle.vector(weights, round, client) for client in clients)
         weights = weights + oracle.restore(total, round) / (0.5 * 10)
-    # each client's noise has a deviation of 1e-7
-    torch.testing.assert_close(flatten(federated.strategy.weights), weights, rtol=0, atol=2e-6)
+    # each client's noise has a deviation of 1e-10 or less, which training carries on
+    torch.testing.assert_close(flatten(federated.strategy.weights), weights, rtol=0, atol=5e-8)
     assert [record.clients for record in federated.strategy.records] == [len(one) for one in came]
 
 
