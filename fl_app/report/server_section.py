@@ -199,7 +199,7 @@ def _server_words(run: Run, privacy: ClientPrivacy) -> str:
     sigma, expected = privacy.noise_multiplier, _expected_clients(run)
     if sigma is None or expected is None:
         return f"{words}."
-    local = sigma
+    local = sigma / math.sqrt(expected)
     return (
         f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping "
         f"bound, with {expected:.3g} clients expected in a round.{_times(run)}"
