@@ -25,6 +25,9 @@ UNPROTECTED = ("fl_std", "none", "off")
 """Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
 
 
+_COMMON_SETTINGS = ("strategy.server_lr", "strategy.momentum")
+
+
 def run_job(
     overrides: list[str],
     *,
@@ -87,4 +90,9 @@ def _undefended(overrides: list[str], defense: str) -> list[str]:
     """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
     groups = ("defense", "dp", "secagg", "attack", "run_dir")
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
-    return [*kept, f"defense={UNPROTECTED[0] if defense in VECTOR_DEFENSES else 'none'}", "attack=none"]
+    if defense not in VECTOR_DEFENSES:
+        return [*kept, "defense=none", "attack=none"]
+    # some settings of a strategy are those of its scheme
+    kept = [o for o in kept if not key_of(o).startswith("strategy.") or key_of(o) in _COMMON_SETTINGS]
+    unprotected = zip(("defense", "dp", "secagg"), UNPROTECTED, strict=True)
+    return [*kept, *(f"{group}={choice}" for group, choice in unprotected), "attack=none"]

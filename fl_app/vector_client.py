@@ -44,7 +44,8 @@ class VectorClient(Client):
         if plan.coordinates and not known:
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
-        work = self._compute(start, parcel, sketch)
+        rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
+        work = self._work(start, parcel, rules)
         update = self._pack(sketch.take(work.update), parcel, plan, start, records)
         kept = ClientState(
             buffers=work.buffers if self.parts.bn == "local" else {},
@@ -82,7 +83,7 @@ class VectorClient(Client):
             weights = parts.restored.get(
                 parcel.model,
                 {},
-                lambda: self._from_start(plan, decode_values(parcel.model, fixed, like), fixed),
+                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed),
             )
         return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
 
@@ -105,10 +106,6 @@ class VectorClient(Client):
                 "both need the same seed, init, model and versions"
             )
         return scatter(values, coordinates, start)
-
-    def _compute(self, start: Start, parcel: Parcel, sketch: Sketch) -> Work:
-        like = start.weights
-        return self._work(start, parcel, confine(self.parts.defense.rules, sketch.trained, like))
 
     @property
     def _secretive(self) -> bool:
@@ -142,6 +139,10 @@ class VectorClient(Client):
         privacy = self.parts.privacy
         if privacy is None:
             return values
+        if cohort > privacy.clients:
+            raise MessageError(
+                f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
+            )
         generator = generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
         shares = privacy.shares(cohort, threshold)
         return privacy.protect(values, clip=clip, shares=shares, generator=generator)
@@ -164,7 +165,7 @@ class VectorClient(Client):
             )
 
 
-def decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:
+def _decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:
     """Return the values at the coordinates that a blob holds."""
     first = next(iter(like.values()))
     return decode(blob, {VALUES: first.new_empty(len(coordinates))})[VALUES]

@@ -4,6 +4,7 @@ from attacks.analytic.completed_update import CompletedUpdate, complete_update
 from attacks.analytic.completion import Completion, CompletionError, complete_matrix
 from attacks.analytic.first_linear import first_linear
 from attacks.analytic.low_rank import complete_low_rank
+from attacks.analytic.rgap import rgap
 
 __all__ = [
     "CompletedUpdate",
@@ -13,4 +14,5 @@ __all__ = [
     "complete_matrix",
     "complete_update",
     "first_linear",
+    "rgap",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,9 @@ from fl_app.coordinates.measurements import PartialCosines, draw_measurements, r
 from fl_app.coordinates.random_set import draw_coordinates
 from fl_app.coordinates.top import coordinate_count
 from fl_app.types import Update
+
+
+logger = logging.getLogger(__name__)
 
 
 class Sketch(Protocol):
@@ -98,8 +102,15 @@ class Measured:
 
     def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:
         """Find a sparse update with these measurements; this takes a while."""
-        vector = reconstruct(self.operator, values).vector
-        return unflatten(vector.to(next(iter(like.values()))), like)
+        found = reconstruct(self.operator, values)
+        logger.info(
+            "reconstruction from %d measurements: %d transforms, misfit %.2g, %s",
+            self.size,
+            found.transforms,
+            found.misfit,
+            "settled" if found.settled else "not settled",
+        )
+        return unflatten(found.vector.to(next(iter(like.values()))), like)
 
 
 def everything() -> Scheme:

@@ -1,5 +1,7 @@
 """Models by name: ``f(num_classes=…, in_shape=(C, H, W), …)`` gives a module that ends in ``output``."""
 
+from fl_app.models.cnn6 import cnn6
+from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
@@ -11,7 +13,9 @@ from fl_app.models.vgg import vgg11, vgg13
 __all__ = [
     "ModelSpec",
     "build_model",
+    "cnn6",
     "convnet",
+    "fcn3",
     "lenet_zhu",
     "mcmahan_cnn",
     "mlp",

@@ -27,7 +27,7 @@ class ClientLevel:
     """The client-level Gaussian mechanism with a budget.
 
     Server and clients each make it from the same settings: a client does not have to
-    be told by the server how much noise it adds.
+    be told by the server how much noise there is to be shared.
     """
 
     rounds: int

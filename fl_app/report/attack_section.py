@@ -84,7 +84,7 @@ def _is_behind(run: Run, attack: Attack) -> bool:
     def case(one: Attack) -> tuple[object, ...]:
         return one.name, one.update, one.round, one.client, one.summed, one.labels_from
 
-    if attack.update == "nothing":
+    if attack.update == "masked":
         return False  # of two guesses one is always behind
     plain = [other for other in run.attacks if not other.adaptive and case(other) == case(attack)]
     theirs, ours = mean_score(PSNR, plain), mean_score(PSNR, [attack])

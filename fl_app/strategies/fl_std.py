@@ -289,9 +289,8 @@ class FLStd(FedAvg):
     def _shares(self, cohort: int) -> NoiseShares:
         if self.privacy is None:
             raise ValueError(f"{type(self).__name__}: there is no noise to share")
-        cohort = max(
-            cohort, self.privacy.min_clients
-        )  # smaller ones are left out, and charged as if they were not
+        # smaller ones are left out, and charged as if they were not
+        cohort = max(cohort, self.privacy.min_clients)
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
 

@@ -239,7 +239,7 @@ def test_fl_cs_finds_a_sparse_change_that_clients_agree_on_but_for_noise():
 
 @pytest.mark.parametrize("defense", ["fl_std", "fl_basic", "fl_cs"])
 def test_the_whole_model_goes_down_where_no_coordinates_were_agreed_on(defense):
-    federated, tap = train(f"defense={defense} {PARTIAL}")
+    federated, tap = train(f"defense={defense} {PARTIAL} rounds=2")
     for sent, _ in tap.exchanges:
         parcel = unpack_order(sent)
         assert (parcel.order.base, parcel.locations) == (-1, b"")
@@ -251,7 +251,7 @@ def test_the_whole_model_goes_down_where_no_coordinates_were_agreed_on(defense):
 
 @pytest.mark.parametrize("defense", ["fl_basic", "fl_cs", "fl_top"])
 def test_an_upload_is_its_values_and_nothing_else(defense):
-    federated, tap = train(f"defense={defense} defense.share=0.02 {PARTIAL}")
+    federated, tap = train(f"defense={defense} defense.share=0.02 {PARTIAL} rounds=2")
     values = 4 * int(N * 0.02)
     for _, reply in tap.exchanges:
         assert len(unpack_reply(reply).update) <= values + 32
@@ -298,9 +298,9 @@ def test_fl_top_leaves_all_other_weights_as_they_were_bit_for_bit(share, tmp_pat
 
 @pytest.mark.parametrize("defense", FAMILY)
 def test_clients_hold_no_tensor_between_rounds(defense):
-    text = f"{SMALL} defense={defense} {PARTIAL}"
-    grid = InlineGrid(real_client_app, 10, run_config={"overrides": text})
-    _, tap = train(f"defense={defense} {PARTIAL}", grid=grid)
+    overrides = f"defense={defense} {PARTIAL} rounds=2"
+    grid = InlineGrid(real_client_app, 10, run_config={"overrides": f"{SMALL} {overrides}"})
+    _, tap = train(overrides, grid=grid)
     packed = {read_locations(sent) for sent, _ in tap.exchanges} - {b""}
     assert len(packed) == (1 if defense == "fl_top" else 0)
     for node in grid.get_node_ids():
@@ -485,7 +485,7 @@ def replaced(values: Callable[[Tensor], Tensor]):
     ],
     ids=["one too many", "one too few", "another type", "nan", "infinity"],
 )
-@pytest.mark.parametrize("defense", ["fl_basic", "fl_cs", "fl_top"])
+@pytest.mark.parametrize("defense", ["fl_basic", "fl_top"])
 def test_a_vector_that_cannot_be_is_its_clients_failure(defense, values, reason):
     federated, tap = train(
         f"defense={defense} defense.share=0.02 {TINY} rounds=1 clients=3", {1: replaced(values)}
@@ -495,12 +495,10 @@ def test_a_vector_that_cannot_be_is_its_clients_failure(defense, values, reason)
     assert failure.client == 1
     assert reason in failure.reason
     assert record.clients == 2
-    if defense != "fl_cs":
-        like = {VALUES: torch.zeros(int(N * 0.02))}
-        good = [decode(unpack_reply(tap.exchanges[c][1]).update, like)[VALUES] for c in (0, 2)]
-        chosen = federated.strategy.sketch.trained
-        moved = (flat(federated) - flat_model(federated))[chosen]
-        torch.testing.assert_close(moved, (good[0] + good[1]) / 2, rtol=0, atol=1e-6)
+    like = {VALUES: torch.zeros(int(N * 0.02))}
+    good = [decode(unpack_reply(tap.exchanges[c][1]).update, like)[VALUES] for c in (0, 2)]
+    moved = (flat(federated) - flat_model(federated))[federated.strategy.sketch.trained]
+    torch.testing.assert_close(moved, (good[0] + good[1]) / 2, rtol=0, atol=1e-6)
 
 
 def test_server_momentum_goes_on_where_the_last_round_ended():
@@ -556,7 +554,7 @@ def resident_bytes() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing here says how much memory is used")
 @pytest.mark.parametrize("defense", ["fl_top", pytest.param("fl_std", marks=pytest.mark.slow)])
 def test_thousands_of_clients_cost_the_memory_of_those_that_work(defense):
-    rounds, small = 20, SMALL.replace("data.train_per_class=8 data.test_per_class=4 ", "")
+    rounds, small = 15, SMALL.replace("data.train_per_class=8 data.test_per_class=4 ", "")
     text = (
         f"{small} data=custom data._target_=test_vector_strategies.many_rows model=mlp model.hidden=[20000] "
         f"clients=2000 fraction=0.005 rounds={rounds} batch_size=2 defense={defense}"
@@ -565,13 +563,18 @@ def test_thousands_of_clients_cost_the_memory_of_those_that_work(defense):
     model_bytes = 4 * parts.strategy.total_entries
     assert model_bytes > 1_800_000
     grid = InlineGrid(real_client_app, 2000, run_config={"overrides": text})
-    used: list[int] = []
+    used: dict[int, int] = {}
+
+    def look(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round in (5, rounds):
+            used[server_round] = resident_bytes()
+
     parts.strategy.start(
         grid=grid,
         initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
         num_rounds=rounds,
-        evaluate_fn=lambda server_round, arrays: used.append(resident_bytes()),
+        evaluate_fn=look,
     )
     assert [record.clients for record in parts.strategy.records] == [10] * rounds
-    # were one version of the model kept in each round, this would be 15 of them
-    assert used[-1] - used[5] < 5 * model_bytes
+    # were one version of the model kept in each round, this would be 10 of them
+    assert used[rounds] - used[5] < 5 * model_bytes

@@ -1,0 +1,116 @@
+"""What each bin of an imprint block holds, by the differences of neighbouring rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from attacks.active.imprint_block import ImprintBlock
+from attacks.active.lone_samples import judge
+from attacks.optimisation.problem import Problem
+from fl_app.types import Observation
+
+EMPTY = 100
+"""In units of rounding: rows that differ by less of the longest row hold the same samples."""
+SLACK = 1e-3
+"""How far outside its bin, in bin widths, or outside [0, 1] rounding may put a sample."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bins:
+    """What the rows of an imprint block give away."""
+
+    inputs: Tensor
+    """One input per bin (K, features), as the model sees it; not a number in empty bins."""
+    occupied: Tensor
+    single: Tensor
+    """Which bins (K,) hold any sample, and exactly one."""
+    decided: bool
+    """Whether the occupied bins that are not single are mixtures; or else nothing is known of them."""
+    labels: Tensor
+    """Of single samples (K,), -1 where it is not known."""
+    notes: tuple[str, ...]
+
+
+def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock) -> Bins:
+    """Read every bin of the block of that name from an update that was sent whole."""
+    weight, bias = block_rows(obs, problem, path)
+    vectors, signals = bin_sums(weight, bias)
+    rounding = torch.finfo(obs.update[f"{path}.rows.weight"].dtype).eps
+    occupied = _lengths(vectors, signals) > EMPTY * rounding * _lengths(weight, bias).max()
+    inputs = torch.where(occupied[:, None], vectors / signals[:, None], torch.nan)
+    candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
+    verdicts = judge(
+        obs,
+        problem,
+        layer=f"{path}.rows",
+        inputs=inputs[candidates],
+        pixels=as_pixels(inputs[candidates], problem),
+        rows=candidates,
+        signals=signals[candidates],
+        noise=bias.abs().max() / signals[candidates].abs(),
+    )
+    single, labels = torch.zeros_like(occupied), torch.full_like(occupied, -1, dtype=torch.long)
+    single[candidates], labels[candidates] = verdicts.single, verdicts.labels
+    rest, others = int((occupied & ~single).sum()), "are mixed" if verdicts.decided else "hold one or more"
+    notes = (
+        f"{len(bias)} bins: {int(single.sum())} hold exactly one sample, {rest} {others}, "
+        f"{int((~occupied).sum())} are empty",
+        *verdicts.notes,
+        *_about_steps(obs, path, block, inputs[single if single.any() else occupied]),
+    )
+    return Bins(inputs, occupied, single, verdicts.decided, labels, notes)
+
+
+def block_rows(obs: Observation, problem: Problem, path: str) -> tuple[Tensor, Tensor]:
+    """Return the update of the block's rows and biases in float64."""
+    weight, bias = (obs.update[f"{path}.rows.{name}"].detach() for name in ("weight", "bias"))
+    return weight.to(problem.device).double(), bias.to(problem.device).double()
+
+
+def bin_sums(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``sum delta_s x_s`` (K, features) and ``sum delta_s`` (K,) over the samples of each bin.
+
+    The topmost row is not differenced: above its edge there is no other.
+    """
+    above, bias_above = torch.zeros_like(weight), torch.zeros_like(bias)
+    above[:-1], bias_above[:-1] = weight[1:], bias[1:]
+    return weight - above, bias - bias_above
+
+
+def as_pixels(inputs: Tensor, problem: Problem) -> Tensor:
+    """Return flat pixels, in [0, 1] for those of photographs, from flat inputs."""
+    return problem.to_pixels(inputs.view(-1, *problem.input_shape)).flatten(1)
+
+
+def _lengths(rows: Tensor, biases: Tensor) -> Tensor:
+    return torch.cat([rows, biases[:, None]], dim=1).norm(dim=1)
+
+
+def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: ImprintBlock) -> Tensor:
+    """Return which inputs (K,) have valid pixels and belong in their bin: signals of both signs fail this."""
+    pixels = as_pixels(inputs, problem)
+    valid = ((pixels > -SLACK) & (pixels < 1 + SLACK)).all(dim=1)
+    if obs.local_steps is not None and obs.local_steps > 1:  # the edges have moved
+        return valid
+    functional, edges = block.rows.weight[0].detach().double(), -block.rows.bias.detach().double()
+    value = inputs @ functional
+    ends = torch.cat([edges[1:], edges.new_full((1,), torch.inf)])
+    # the widths at both ends are no measure: one is as wide as all bins, the other has no end
+    slack = SLACK * edges[1:].diff().abs().max() if len(edges) > 2 else SLACK
+    return valid & (value > edges - slack) & (value < ends + slack)
+
+
+def _about_steps(obs: Observation, path: str, block: ImprintBlock, inputs: Tensor) -> list[str]:
+    """Say how far local steps moved the edges: samples near one may be in two bins."""
+    if obs.local_steps is None or obs.local_steps == 1 or not len(inputs):
+        return []
+    weight, bias = (obs.update[f"{path}.rows.{name}"].detach().double() for name in ("weight", "bias"))
+    moved = (inputs.to(weight) @ weight.t() + bias).abs().median(dim=0).values
+    widths = -block.rows.bias.detach().double().diff()
+    share = (moved[1:-1] / widths[1:].abs()).median() if len(widths) > 1 else moved[0] / widths[0].abs()
+    return [
+        f"{obs.local_steps} local steps moved the edges by {float(share):.2g} of a bin width in the median"
+    ]

@@ -1,0 +1,173 @@
+"""Robbing the Fed (Fowl et al., ICLR 2022): a planted block sorts a batch into bins, one image each.
+
+The bin of row ``i`` holds the samples between its edge and the next. The difference of both
+rows' gradients is ``sum delta_s x_s`` over these samples, and that of the biases ``sum
+delta_s``: with one sample in it, their ratio is the sample. The lowest bin begins below
+every image and the topmost has no end, its row being read as it is, so every sample is in
+exactly one bin. With ``K`` equally likely bins, a sample of a batch of ``B`` is alone with
+probability ``(1 - 1/K)^(B-1)``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from attacks.active.bin_edges import LAWS, law_edges, lowest_value, measure, quantile_edges
+from attacks.active.bins import Bins, read_bins
+from attacks.active.imprint_block import ImprintBlock, add_imprint, find_block, functional_weights
+from attacks.active.pruned_bins import read_pruned_bins
+from attacks.analytic.first_linear import refusal
+from attacks.base import Reconstruction, StepListener
+from attacks.knowledge import travelled
+from attacks.optimisation.problem import Problem, as_problem
+from fl_app.types import Observation
+
+WHO = "imprint"
+QUANTILES = "quantiles"
+
+
+def imprint(
+    bins: int = 100,
+    functional: str = "mode32",
+    edges: str | Sequence[float] = QUANTILES,
+    adaptive: bool = True,
+    seed: int = 0,
+) -> Imprint:
+    """Plant a block of ``bins`` bins, and read images off the update of a client that trained with it.
+
+    ``functional`` is "mean" (brightness), "mode32" (a cosine) or "random" (Gaussian, drawn
+    by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law of
+    their mean and deviation, or the inner edges themselves. With ``adaptive`` a pruned
+    update is read where entries survive; without, what was not sent counts as zero.
+    """
+    if bins < 2:
+        raise ValueError(f"{WHO}: bins must be at least 2, got {bins}")
+    functional_weights(functional, (1, 1, 1), seed)
+    if isinstance(edges, str) and edges not in (QUANTILES, *LAWS):
+        choices = ", ".join((QUANTILES, *LAWS))
+        raise ValueError(f"{WHO}: edges must be one of {choices}, or {bins - 1} numbers; got {edges!r}")
+    if not isinstance(edges, str) and len(edges) != bins - 1:
+        raise ValueError(f"{WHO}: {bins} bins have {bins - 1} inner edges, got {len(edges)}")
+    return Imprint(bins, functional, edges if isinstance(edges, str) else tuple(edges), adaptive, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Imprint:
+    """The attack with its settings; `imprint` makes and checks it."""
+
+    bins: int
+    functional: str
+    edges: str | tuple[float, ...]
+    adaptive: bool
+    seed: int
+
+    def plant(
+        self,
+        model: nn.Module,
+        in_shape: Sequence[int],
+        *,
+        public: Tensor | None = None,
+        moments: tuple[float, float] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> nn.Module:
+        """Return a copy of ``model`` with the block in front; the arguments are those of `settings`."""
+        settings = self.settings(in_shape, public=public, moments=moments, mean=mean, std=std)
+        return add_imprint(copy.deepcopy(model), **settings)  # type: ignore[arg-type]
+
+    def settings(
+        self,
+        in_shape: Sequence[int],
+        *,
+        public: Tensor | None = None,
+        moments: tuple[float, float] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> dict[str, object]:
+        """Return what `add_imprint` needs to build the block, as plain data.
+
+        ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands that are not the
+        victims'; ``moments`` are mean and deviation of the functional, for a law without
+        images. The model sees ``(pixel - mean) / std``, or pixels if these are None.
+        """
+        channels = in_shape[0]
+        mean, std = mean or [0.0] * channels, std or [1.0] * channels
+        weights = functional_weights(self.functional, in_shape, self.seed)
+        edges = self._inner_edges(weights, public, moments, mean, std)
+        # a law has edges where no image can be; the floor is below these, too
+        floor = min(lowest_value(weights, in_shape, mean, std), 2 * edges[0] - edges[-1] - 1)
+        return {
+            "in_shape": list(in_shape),
+            "functional": self.functional,
+            "edges": edges,
+            "floor": floor,
+            "seed": self.seed,
+        }
+
+    def read(self, obs: Observation) -> Bins:
+        """Read every bin of an update that was made with the planted model."""
+        problem, path, block = self._premises(obs)
+        if self.adaptive and _is_pruned(obs, path):
+            return read_pruned_bins(obs, problem, path)
+        return read_bins(obs, problem, path, block)
+
+    def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
+        """Attack one update."""
+        problem, path, _ = self._premises(obs)
+        if not obs.update[f"{path}.rows.weight"].any():
+            return refusal(
+                problem, f"nothing of {path}.rows.weight was sent, or no sample has an error signal"
+            )
+        found = self.read(obs)
+        shown = found.single if found.decided else found.occupied
+        inputs = found.inputs[shown].view(-1, *problem.input_shape)
+        labels = found.labels[shown]
+        return Reconstruction(
+            images=problem.to_pixels(inputs).clamp(0, 1).to(problem.target.dtype),
+            labels=labels if len(labels) and (labels >= 0).all() else None,
+            notes=(*problem.notes, *found.notes),
+        )
+
+    def _inner_edges(
+        self,
+        weights: Tensor,
+        public: Tensor | None,
+        moments: tuple[float, float] | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> list[float]:
+        if not isinstance(self.edges, str):
+            return list(self.edges)
+        values = None if public is None else measure(public.cpu(), weights, mean, std)
+        if self.edges == QUANTILES:
+            if values is None:
+                raise ValueError(f"{WHO}: quantiles need public images, got none")
+            return quantile_edges(values, self.bins)
+        if moments is None:
+            if values is None:
+                raise ValueError(
+                    f"{WHO}: a law needs public images or moments (mean, deviation), got neither"
+                )
+            moments = float(values.mean()), float(values.std())
+        return law_edges(self.edges, *moments, self.bins)
+
+    def _premises(self, obs: Observation) -> tuple[Problem, str, ImprintBlock]:
+        found = find_block(obs.model)
+        if found is None:
+            raise ValueError(f"{WHO}: the observed model must have an imprint block, got one without")
+        path, block = found
+        missing = [name for name in (f"{path}.rows.weight", f"{path}.rows.bias") if name not in obs.update]
+        if missing:
+            raise ValueError(f"{WHO}: the update must have the block's rows; {', '.join(missing)} missing")
+        problem = as_problem(dataclasses.replace(obs, local_steps=None), who=WHO)
+        return problem, path, block
+
+
+def _is_pruned(obs: Observation, path: str) -> bool:
+    """Return whether single entries are missing; a row of zeros is a unit that no sample activates."""
+    weight = obs.update[f"{path}.rows.weight"]
+    return bool((~travelled(obs, f"{path}.rows.weight") & weight.any(dim=1, keepdim=True)).any())

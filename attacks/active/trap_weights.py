@@ -1,0 +1,198 @@
+"""Trap weights (Boenisch et al., EuroS&P 2023, "When the curious abandon honesty").
+
+Half of each row's weights are negative, and the other half smaller: of inputs in [0, 1], few
+are above zero. A row that a single sample activates has that sample as its gradient, times
+the gradient of its bias; other rows hold mixtures.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from attacks.active.lone_samples import judge
+from attacks.active.passage import LinearCall, first_linear_call, pass_pixels
+from attacks.analytic.first_linear import refusal
+from attacks.base import Reconstruction, StepListener
+from attacks.optimisation.problem import Problem, as_problem
+from fl_app.types import Observation
+
+WHO = "trap_weights"
+SILENT = 100
+"""In units of rounding: rows whose bias moved by less of the largest hold no sample."""
+SLACK = 1e-3
+"""How far outside [0, 1] rounding may put a pixel."""
+SAME = 1e-3
+"""Images nearer to one another than this, in the root mean square of pixels, are one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """What the rows of the trapped layer give away."""
+
+    active: Tensor
+    single: Tensor
+    """Which rows (M,) hold any sample, and exactly one."""
+    decided: bool
+    """Whether active rows that are not single are mixtures; or else nothing is known of them."""
+    pixels: Tensor
+    """The distinct images of single rows (K, features); of all active rows if nothing is decided."""
+    labels: Tensor
+    """Of these (K,), -1 where it is not known."""
+    notes: tuple[str, ...]
+
+
+def trap_weights(scale: float = 0.97, seed: int = 0) -> TrapWeights:
+    """Plant rows that few samples activate, and read images off the update of a client that trained on them.
+
+    ``scale`` is the size of the positive half relative to the negative one: the smaller, the
+    fewer samples activate a row. The layer must see the flattened image, or see it through
+    convolutions that can pass it on: stride 1, padded to keep its size, at least as many channels.
+    """
+    if not 0 < scale <= 1:
+        raise ValueError(f"{WHO}: scale must be in (0, 1], got {scale}")
+    return TrapWeights(scale, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrapWeights:
+    """The attack with its settings; `trap_weights` makes and checks it."""
+
+    scale: float
+    seed: int
+
+    def plant(
+        self,
+        model: nn.Module,
+        in_shape: Sequence[int],
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> nn.Module:
+        """Return a copy of ``model`` with traps in its first linear layer.
+
+        The model sees ``(pixel - mean) / std``, or pixels if these are None. Weights and
+        bias undo that, so that the rows act on pixels.
+        """
+        channels = in_shape[0]
+        shift, scale = mean or [0.0] * channels, std or [1.0] * channels
+        planted = copy.deepcopy(model)
+        behind_convolutions = pass_pixels(planted, in_shape, shift, scale, who=WHO)
+        call = first_linear_call(planted, in_shape, shift, scale, who=WHO)
+        layer = cast(nn.Linear, planted.get_submodule(call.name))
+        if layer.bias is None:
+            raise ValueError(f"{WHO}: {call.name} must have a bias, got a layer without")
+        features = torch.Size(in_shape).numel()
+        traps = trap_rows(layer.out_features, features, self.scale, self.seed)
+        # as large as the layer's own weights: only their signs are special
+        traps *= float(layer.weight.detach().double().std()) / float(traps.std())
+        with torch.no_grad():
+            layer.weight.zero_()
+            layer.bias.zero_()
+            if behind_convolutions:
+                layer.weight[:, :features] = traps.to(layer.weight)
+            else:
+                spread, centre = (_per_feature(values, in_shape) for values in (scale, shift))
+                layer.weight.copy_(traps * spread)
+                layer.bias.copy_(traps @ centre)
+        return planted
+
+    def read(self, obs: Observation) -> Rows:
+        """Read every row of an update that was made with the planted model."""
+        problem, call = _premises(obs)
+        return _read_rows(obs, problem, call)
+
+    def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
+        """Attack one update."""
+        problem, call = _premises(obs)
+        if not obs.update[f"{call.name}.bias"].any():
+            return refusal(problem, f"nothing of {call.name}.bias was sent, or no sample activates a row")
+        found = _read_rows(obs, problem, call)
+        labels = found.labels if len(found.labels) and (found.labels >= 0).all() else None
+        images = found.pixels.view(-1, *problem.input_shape).clamp(0, 1).to(problem.target.dtype)
+        return Reconstruction(images=images, labels=labels, notes=(*problem.notes, *found.notes))
+
+
+def trap_rows(rows: int, features: int, scale: float, seed: int) -> Tensor:
+    """Return weights (rows, features) in float64: half of each row negative, the same sizes in the other."""
+    generator = torch.Generator().manual_seed(seed)
+    half = features // 2
+    sizes = torch.randn(rows, half, generator=generator, dtype=torch.float64).abs()
+    order = torch.rand(rows, features, generator=generator).argsort(dim=1)
+    traps = torch.zeros(rows, features, dtype=torch.float64)
+    traps.scatter_(1, order[:, :half], -sizes)
+    return traps.scatter_(1, order[:, half : 2 * half], scale * sizes)
+
+
+def distinct(pixels: Tensor) -> Tensor:
+    """Return the indices of images (N, features) that no earlier one equals."""
+    kept: list[int] = []
+    for i, image in enumerate(pixels):
+        apart = (pixels[kept] - image).square().mean(dim=1).sqrt()
+        if not (apart < SAME).any():
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.long, device=pixels.device)
+
+
+def _per_feature(values: Sequence[float], in_shape: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).repeat_interleave(in_shape[1] * in_shape[2])
+
+
+def _premises(obs: Observation) -> tuple[Problem, LinearCall]:
+    problem = as_problem(dataclasses.replace(obs, local_steps=None), who=WHO)
+    mean, std = problem.mean.flatten().tolist(), problem.std.flatten().tolist()
+    call = first_linear_call(problem.model, problem.input_shape, mean, std, who=WHO)
+    missing = [name for name in (f"{call.name}.weight", f"{call.name}.bias") if name not in obs.update]
+    if missing:
+        raise ValueError(f"{WHO}: the update must have the first linear layer; {', '.join(missing)} missing")
+    return problem, call
+
+
+def _read_rows(obs: Observation, problem: Problem, call: LinearCall) -> Rows:
+    weight, bias = (
+        obs.update[f"{call.name}.{part}"].detach().to(problem.device).double() for part in ("weight", "bias")
+    )
+    rounding = torch.finfo(obs.update[f"{call.name}.bias"].dtype).eps
+    active = bias.abs() > SILENT * rounding * bias.abs().max()
+    rows = active.nonzero().flatten()
+    pixels = call.pixels(weight[rows] / bias[rows, None], problem)
+    valid = ((pixels > -SLACK) & (pixels < 1 + SLACK)).all(dim=1)
+    rows, seen = rows[valid], pixels[valid]
+    # one row for each image: rows that agree are replayed once
+    unique = distinct(seen)
+    inputs = problem.to_inputs(seen[unique].view(-1, *problem.input_shape)).flatten(1)
+    verdicts = judge(
+        obs,
+        problem,
+        layer=call.name,
+        inputs=inputs,
+        pixels=seen[unique],
+        rows=rows[unique],
+        signals=bias[rows[unique]],
+        noise=bias.abs().max() / bias[rows[unique]].abs(),
+    )
+    images = seen[unique][verdicts.single]
+    alone = _agree(seen, images)
+    single = torch.zeros_like(active)
+    single[rows[alone]] = True
+    notes = (
+        f"{len(bias)} rows: {int(single.sum())} hold exactly one sample, {len(images)} of them distinct; "
+        f"{int((active & ~single).sum())} {'are mixed' if verdicts.decided else 'hold one or more'}, "
+        f"{int((~active).sum())} are silent",
+        *verdicts.notes,
+    )
+    if not verdicts.decided:
+        return Rows(active, single, False, seen[unique], verdicts.labels, notes)
+    return Rows(active, single, True, images, verdicts.labels[verdicts.single], notes)
+
+
+def _agree(pixels: Tensor, images: Tensor) -> Tensor:
+    found = torch.zeros(len(pixels), dtype=torch.bool, device=pixels.device)
+    for image in images:
+        found |= (pixels - image).square().mean(dim=1).sqrt() < SAME
+    return found

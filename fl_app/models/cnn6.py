@@ -1,0 +1,34 @@
+"""The convolutional network on which Zhu and Blaschko (ICLR 2021) solve gradients for their image."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from fl_app.models.settings import check_count, check_task
+
+SLOPE = 0.2
+"""Of the LeakyReLU below zero, so that it can be undone."""
+
+
+def cnn6(num_classes: int, in_shape: Sequence[int], second: int = 36) -> nn.Module:
+    """Six convolutions and a linear output without biases or pooling, a LeakyReLU after each convolution.
+
+    ``second`` is the width of the second convolution: with 20 (CNN6-d) the gradient of 32x32
+    images leaves its input open. The paper's binary task has one logit: ``num_classes=1``.
+    """
+    channels, height, width = check_task("cnn6", num_classes, in_shape)
+    check_count("cnn6", "second", second)
+    # channels, kernel, stride, padding
+    plan = [(12, 4, 2, 2), (second, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1), (128, 3, 1, 1)]
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, (wide, kernel, stride, padding) in enumerate(plan, start=1):
+        layers[f"conv{i}"] = nn.Conv2d(channels, wide, kernel, stride, padding, bias=False)
+        layers[f"act{i}"] = nn.LeakyReLU(SLOPE)
+        channels = wide
+        height, width = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+    layers["flatten"] = nn.Flatten()
+    layers["output"] = nn.Linear(channels * height * width, num_classes, bias=False)
+    return nn.Sequential(layers)
