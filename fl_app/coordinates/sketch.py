@@ -16,7 +16,6 @@ from fl_app.coordinates.random_set import draw_coordinates
 from fl_app.coordinates.top import coordinate_count
 from fl_app.types import Update
 
-
 logger = logging.getLogger(__name__)
 
 
