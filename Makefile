@@ -37,5 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	# a second accountant for the tests, which skip without it; its own demands contradict those of Flower
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps dp-accounting==0.6.0 absl-py==2.5.1
 	$(BIN)/python -m attacks.metrics.lpips_weights
 	touch $(READY)

@@ -23,7 +23,7 @@ class Bins:
     """What the rows of an imprint block give away."""
 
     inputs: Tensor
-    """One input per bin (K, features), as the model sees it; not a number in empty bins."""
+    """One input per bin (K, features), as the model sees it; not a number in bins without a signal."""
     occupied: Tensor
     single: Tensor
     """Which bins (K,) hold any sample, and exactly one."""
@@ -38,9 +38,9 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
     """Read every bin of the block of that name from an update that was sent whole."""
     weight, bias = block_rows(obs, problem, path)
     vectors, signals = bin_sums(weight, bias)
-    rounding = torch.finfo(obs.update[f"{path}.rows.weight"].dtype).eps
-    occupied = _lengths(vectors, signals) > EMPTY * rounding * _lengths(weight, bias).max()
-    inputs = torch.where(occupied[:, None], vectors / signals[:, None], torch.nan)
+    occupied = _lengths(vectors, signals) > _rounding(obs, path, weight, bias, block)
+    divisible = occupied & (signals != 0)
+    inputs = torch.where(divisible[:, None], vectors / signals[:, None], torch.nan)
     candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
     verdicts = judge(
         obs,
@@ -59,7 +59,7 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
         f"{len(bias)} bins: {int(single.sum())} hold exactly one sample, {rest} {others}, "
         f"{int((~occupied).sum())} are empty",
         *verdicts.notes,
-        *_about_steps(obs, path, block, inputs[single if single.any() else occupied]),
+        *_about_steps(obs, path, block, inputs[single if single.any() else divisible]),
     )
     return Bins(inputs, occupied, single, verdicts.decided, labels, notes)
 
@@ -87,6 +87,17 @@ def as_pixels(inputs: Tensor, problem: Problem) -> Tensor:
 
 def _lengths(rows: Tensor, biases: Tensor) -> Tensor:
     return torch.cat([rows, biases[:, None]], dim=1).norm(dim=1)
+
+
+def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: ImprintBlock) -> Tensor:
+    """Return what rounding can make of two equal rows (K,)."""
+    unit = torch.finfo(obs.update[f"{path}.rows.weight"].dtype).eps
+    bound = (EMPTY * unit * _lengths(weight, bias).max()).expand(len(bias))
+    if obs.local_steps is None:
+        return bound
+    # a delta is a difference of weights, and these are rounded, too
+    started = _lengths(block.rows.weight.detach().double(), block.rows.bias.detach().double())
+    return bound + 2 * unit * started.to(bound.device)
 
 
 def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: ImprintBlock) -> Tensor:

@@ -28,6 +28,8 @@ from fl_app.types import Observation
 
 WHO = "imprint"
 QUANTILES = "quantiles"
+HOLES = 0.02
+"""A smaller share of zeros is chance: a small step may round to nothing."""
 
 
 def imprint(
@@ -123,7 +125,7 @@ class Imprint:
                 problem, f"nothing of {path}.rows.weight was sent, or no sample has an error signal"
             )
         found = self.read(obs)
-        shown = found.single if found.decided else found.occupied
+        shown = found.single if found.decided else found.occupied & found.inputs.isfinite().all(dim=1)
         inputs = found.inputs[shown].view(-1, *problem.input_shape)
         labels = found.labels[shown]
         return Reconstruction(
@@ -168,6 +170,7 @@ class Imprint:
 
 
 def _is_pruned(obs: Observation, path: str) -> bool:
-    """Return whether single entries are missing; a row of zeros is a unit that no sample activates."""
-    weight = obs.update[f"{path}.rows.weight"]
-    return bool((~travelled(obs, f"{path}.rows.weight") & weight.any(dim=1, keepdim=True)).any())
+    """Return whether entries are missing in rows that were sent; a row of zeros is one without samples."""
+    sent = travelled(obs, f"{path}.rows.weight")
+    live = sent[obs.update[f"{path}.rows.weight"].any(dim=1)]
+    return float((~live).double().mean()) > HOLES if len(live) else False

@@ -41,9 +41,9 @@ def as_chain(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[Link, ...]:
         shape = x.shape[1:]
         if isinstance(module, nn.Conv2d | nn.Linear):
             _check_layer(name, module, shape)
-            if id(module) in seen:
-                raise PremiseError(f"{name} is used twice: its gradient is a sum")
-            seen.add(id(module))
+            if id(module.weight) in seen:
+                raise PremiseError(f"{name}: its weight is used twice, and the gradient is a sum")
+            seen.add(id(module.weight))
             x = module(x).detach()
             links.append(Link(f"{name}.weight", module, shape, x.shape[1:], ()))
             continue
@@ -73,7 +73,8 @@ def _modules(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Yield the leaves of nested `nn.Sequential`, but those that do nothing."""
     # by type: a subclass may have a forward pass of its own
     if type(module) is nn.Sequential:
-        for name, child in module.named_children():
+        # not named_children, which leaves out a module that comes twice
+        for name, child in module._modules.items():
             yield from _modules(child, f"{path}.{name}".lstrip("."))
         return
     idle = isinstance(module, nn.modules.dropout._DropoutNd) and (module.p == 0 or not module.training)
@@ -112,7 +113,7 @@ def _why_not(module: nn.Module) -> str:
 
 
 def _undo_leaky_relu(activation: Any, y: Tensor) -> tuple[Tensor, Tensor]:
-    slope = torch.where(y > 0, 1.0, activation.negative_slope).to(y)
+    slope = torch.where(y > 0, torch.ones_like(y), activation.negative_slope)
     return y / slope, slope
 
 

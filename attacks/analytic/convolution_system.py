@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from scipy.linalg import lapack
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
 
 RANK_FLOOR = 1e-6
 """Singular values below this part of the largest count as zero: gradients are rounded to float32."""
@@ -107,6 +108,8 @@ class ConvolutionSystem:
 
 def convolution_system(layer: nn.Conv2d, in_shape: torch.Size, signal: Tensor) -> ConvolutionSystem:
     """Return the equations of ``layer``, in float64, at the error signal ``signal`` (O, H', W')."""
+    if isinstance(layer.padding, str):
+        raise ValueError(f"convolution_system: padding must be numbers, got {layer.padding!r}")
     size = in_shape[1] * in_shape[2]
     numbers = torch.arange(1, size + 1, dtype=torch.float64).view(1, 1, *in_shape[1:])
     places = F.unfold(numbers, layer.kernel_size, layer.dilation, layer.padding, layer.stride)[0].long()
@@ -124,7 +127,7 @@ def convolution_system(layer: nn.Conv2d, in_shape: torch.Size, signal: Tensor) -
 
 def pull_back(layer: nn.Conv2d, in_shape: torch.Size, output: Tensor) -> Tensor:
     """Return ``W^T output``, shaped as the input."""
-    return torch.nn.grad.conv2d_input(
+    return conv2d_input(
         (1, *in_shape), layer.weight, output[None], layer.stride, layer.padding, layer.dilation
     )[0]
 

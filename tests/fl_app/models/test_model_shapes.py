@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fl_app.models
-from fl_app.models import convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13
+from fl_app.models import cnn6, convnet, fcn3, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13
 from fl_app.torchvision_cpu import import_torchvision
 
 MODELS = [
@@ -25,6 +25,9 @@ SETTINGS = [
     (mlp, {"hidden": (5, 7), "activation": "tanh"}),
     (mlp, {"hidden": ()}),
     (mcmahan_cnn, {}),
+    (cnn6, {}),
+    (cnn6, {"second": 5}),
+    (fcn3, {}),
     (resnet18, {"norm": "batch"}),
     (resnet18, {"norm": "group", "activation": "sigmoid"}),
     (vgg11, {"norm": "group"}),
@@ -54,6 +57,9 @@ def size(model: nn.Module) -> int:
         (vgg13, (3, 32, 32), {}, 9_416_010),
         (mcmahan_cnn, (1, 28, 28), {}, 1_663_370),
         (mlp, (1, 28, 28), {"hidden": (1000, 100)}, 784 * 1000 + 1000 + 100_000 + 100 + 1010),
+        (cnn6, (3, 32, 32), {}, 576 + 3888 + 2 * 11_664 + 20_736 + 73_728 + 32_000),
+        (cnn6, (3, 32, 32), {"second": 20}, 576 + 2160 + 6480 + 11_664 + 20_736 + 73_728 + 32_000),
+        (fcn3, (1, 28, 28), {}, 784 * 1000 + 100_000 + 1000),
     ],
 )
 def test_has_the_published_number_of_parameters(model, in_shape, settings, count):
@@ -91,7 +97,8 @@ def test_parameters_are_named_in_the_order_of_the_forward_pass(model, settings):
     network(torch.rand(2, 3, 16, 16))
     names = [name for name, _ in network.named_parameters()]
     assert list(dict.fromkeys(name.rpartition(".")[0] for name in names)) == called
-    assert names[-2:] == ["output.weight", "output.bias"]
+    last = ["output.weight"] if network.output.bias is None else ["output.weight", "output.bias"]
+    assert names[-len(last) :] == last
 
 
 @pytest.mark.parametrize(("model", "settings"), SETTINGS)
@@ -115,6 +122,15 @@ def test_initialisation_follows_the_global_generator(model, settings):
 
     assert torch.equal(build(1), build(1))
     assert not torch.equal(build(1), build(2))
+
+
+@pytest.mark.parametrize("model", [cnn6, fcn3])
+def test_the_models_of_rgap_have_no_bias_and_activations_that_can_be_undone(model):
+    network = model(1, (3, 32, 32))
+    assert all(name.endswith("weight") for name, _ in network.named_parameters())
+    slopes = [m.negative_slope for m in network if isinstance(m, nn.LeakyReLU)]
+    assert slopes == [0.2] * (len(list(network.parameters())) - 1)
+    assert network(torch.rand(2, 3, 32, 32)).shape == (2, 1)
 
 
 @pytest.mark.parametrize("norm", ["none", "group"])
@@ -172,6 +188,7 @@ def test_refuses_a_number_of_classes_that_is_not_a_count(model, num_classes):
         (mlp, {"hidden": (256, 0)}, "every width in hidden must be a positive integer, got 0"),
         (resnet18, {"norm": "none"}, "norm must be one of batch, group; got 'none'"),
         (mcmahan_cnn, {"in_shape": (1, 3, 28)}, "H and W at least 4"),
+        (cnn6, {"second": 0}, "second must be a positive integer, got 0"),
     ],
 )
 def test_names_itself_the_rule_and_the_value_when_it_refuses(model, settings, message):
