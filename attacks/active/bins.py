@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.active.imprint_block import ImprintBlock
-from attacks.active.lone_samples import judge
+from attacks.active.lone_samples import distinct, judge
 from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
@@ -42,6 +42,10 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
     divisible = occupied & (signals != 0)
     inputs = torch.where(divisible[:, None], vectors / signals[:, None], torch.nan)
     candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
+    if obs.local_steps is not None and obs.local_steps > 1:
+        # rows drift apart: a sample shows faintly in bins below its own, where it stands alone, too
+        candidates = candidates[signals[candidates].abs().argsort(descending=True)]
+        candidates = candidates[distinct(as_pixels(inputs[candidates], problem))]
     verdicts = judge(
         obs,
         problem,

@@ -26,6 +26,8 @@ NEAR_GRID = 0.2
 REPLAYED = {torch.float64: 1e-10, torch.float32: 3e-6}
 """Relative distance of the error signals, where the rest of the update does not drown the sample's."""
 MOST_TOLERANT = 1e-3
+SAME = 1e-3
+"""Images nearer to one another than this, in the root mean square of pixels, are one."""
 
 
 class Verdicts(NamedTuple):
@@ -60,7 +62,7 @@ def judge(
     distance = grid_distance(pixels)
     on_grid = distance < ON_GRID
     labels = torch.full((len(inputs),), -1, device=inputs.device)
-    hurdle = _why_not_replayed(obs, problem)
+    hurdle = _why_not_replayed(obs)
     if hurdle is not None:
         notes = [f"not replayed: {hurdle}"]
         if len(inputs) and not on_grid.any():
@@ -86,6 +88,16 @@ def grid_distance(pixels: Tensor) -> Tensor:
     return (levels - levels.round()).square().mean(dim=1).sqrt()
 
 
+def distinct(pixels: Tensor) -> Tensor:
+    """Return the indices of images (N, features) that no earlier one equals."""
+    kept: list[int] = []
+    for i, image in enumerate(pixels):
+        apart = (pixels[kept] - image).square().mean(dim=1).sqrt()
+        if not (apart < SAME).any():
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.long, device=pixels.device)
+
+
 def error_signals(model: nn.Module, layer: str, inputs: Tensor, rows: Tensor) -> Tensor:
     """Return the bias gradient (N, classes) at one row per input, for every label it could have."""
     # in float64: the candidates are to be compared with the client's rounding, not with one more
@@ -105,13 +117,13 @@ def error_signals(model: nn.Module, layer: str, inputs: Tensor, rows: Tensor) ->
     return torch.stack(found, dim=1)
 
 
-def _why_not_replayed(obs: Observation, problem: Problem) -> str | None:
+def _why_not_replayed(obs: Observation) -> str | None:
     if obs.batch_size is None and obs.labels is None:
         return "the batch size is not granted"
     if obs.local_steps is not None and (obs.local_steps > 1 or obs.lr is None):
         return f"{obs.local_steps} local steps with {'no' if obs.lr is None else 'a'} known learning rate"
     if obs.training:
-        for path, module in problem.model.named_modules():
+        for path, module in obs.model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
                 return f"{path}, in train mode, makes a sample's signal depend on more than the sample"
     return None

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attacks.active.lone_samples import judge
+from attacks.active.lone_samples import SAME, distinct, judge
 from attacks.active.passage import LinearCall, first_linear_call, pass_pixels
 from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
@@ -27,8 +27,6 @@ SILENT = 100
 """In units of rounding: rows whose bias moved by less of the largest hold no sample."""
 SLACK = 1e-3
 """How far outside [0, 1] rounding may put a pixel."""
-SAME = 1e-3
-"""Images nearer to one another than this, in the root mean square of pixels, are one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,17 +87,16 @@ class TrapWeights:
             raise ValueError(f"{WHO}: {call.name} must have a bias, got a layer without")
         features = torch.Size(in_shape).numel()
         traps = trap_rows(layer.out_features, features, self.scale, self.seed)
+        offsets = torch.zeros(layer.out_features, dtype=torch.float64)
+        if not behind_convolutions:
+            offsets = traps @ _per_feature(shift, in_shape)
+            traps = traps * _per_feature(scale, in_shape)
         # as large as the layer's own weights: only their signs are special
-        traps *= float(layer.weight.detach().double().std()) / float(traps.std())
+        size = float(layer.weight.detach().double().std() / traps.std())
         with torch.no_grad():
             layer.weight.zero_()
-            layer.bias.zero_()
-            if behind_convolutions:
-                layer.weight[:, :features] = traps.to(layer.weight)
-            else:
-                spread, centre = (_per_feature(values, in_shape) for values in (scale, shift))
-                layer.weight.copy_(traps * spread)
-                layer.bias.copy_(traps @ centre)
+            layer.weight[:, :features] = (size * traps).to(layer.weight)
+            layer.bias.copy_(size * offsets)
         return planted
 
     def read(self, obs: Observation) -> Rows:
@@ -127,16 +124,6 @@ def trap_rows(rows: int, features: int, scale: float, seed: int) -> Tensor:
     traps = torch.zeros(rows, features, dtype=torch.float64)
     traps.scatter_(1, order[:, :half], -sizes)
     return traps.scatter_(1, order[:, half : 2 * half], scale * sizes)
-
-
-def distinct(pixels: Tensor) -> Tensor:
-    """Return the indices of images (N, features) that no earlier one equals."""
-    kept: list[int] = []
-    for i, image in enumerate(pixels):
-        apart = (pixels[kept] - image).square().mean(dim=1).sqrt()
-        if not (apart < SAME).any():
-            kept.append(i)
-    return torch.tensor(kept, dtype=torch.long, device=pixels.device)
 
 
 def _per_feature(values: Sequence[float], in_shape: Sequence[int]) -> Tensor:

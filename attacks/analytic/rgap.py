@@ -30,8 +30,8 @@ TURN = 1.2784645427610738
 """Where ``-u / (1 + e^u)`` is least: beyond, it takes the same values again."""
 DISAGREEMENT = 1e-3
 """Of the equations of one layer, above which something is wrong with them."""
-TINY = 1e-5
-"""An output below this part of their root mean square may have either sign."""
+TINY, TRIES = 1e-5, 8
+"""An output below this part of their root mean square may have either sign; how many are tried."""
 
 
 class SolvedLayer(NamedTuple):
@@ -174,7 +174,7 @@ def _step_back(
     link, back = links[index], _pull_back(links[index + 1], signal)
     solution, signal = _solve_link(link, following, back, gradients[link.name])
     size = following.abs().flatten()
-    for doubtful in (size < TINY * size.square().mean().sqrt()).nonzero():
+    for doubtful in (size < TINY * size.square().mean().sqrt()).nonzero()[:TRIES]:
         if solution.residual < DISAGREEMENT or not link.activations:
             break
         turned = following.clone()

@@ -26,7 +26,7 @@ def network() -> nn.Module:
 
 def counts(planted, inputs) -> torch.Tensor:
     """Count the samples between the edges, from the functional's values alone."""
-    edges = [-float(b) for b in planted.imprint.rows.bias]
+    edges = (-planted.imprint.rows.bias.detach()).tolist()
     values = (inputs.flatten(1) @ planted.imprint.rows.weight[0].detach().to(inputs)).tolist()
     ends = [*edges[1:], float("inf")]
     return torch.tensor([sum(low < v <= high for v in values) for low, high in zip(edges, ends, strict=True)])
@@ -163,7 +163,7 @@ def test_a_planted_model_is_finite_and_learns(build, victims, settings):
         loss = F.cross_entropy(planted(inputs), labels)
         loss.backward()
         optimiser.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert all(torch.isfinite(torch.tensor(losses)))
     assert losses[-1] < 0.8 * losses[0]
 

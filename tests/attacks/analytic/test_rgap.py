@@ -220,6 +220,17 @@ def test_fcn3_in_float32_is_exact_up_to_rounding_black_pixels_included():
     assert float(psnr(result.images, pixels)) > 110
 
 
+def test_black_parts_of_an_image_leave_zeros_in_every_layer_and_are_no_pruning():
+    pixels = torch.rand(1, 3, 12, 12)
+    pixels[:, :, :, 4:] = 0
+    first, second = conv(3, 12, 4, stride=2, padding=2), conv(12, 16, 3, padding=1)
+    model = nn.Sequential(first, nn.LeakyReLU(0.2), second, *ending(16 * 49))
+    obs = see(model, pixels, mean=[0.0] * 3, std=[1.0] * 3)
+    assert not obs.update["5.weight"].all()
+    result = rgap()(dataclasses.replace(obs, sent={name: g != 0 for name, g in obs.update.items()}))
+    assert float(psnr(result.images, pixels)) > 90
+
+
 def test_a_narrow_layer_is_reported_as_rank_deficient(pixels):
     model = nn.Sequential(
         nn.Conv2d(3, 12, 3, 1, 1, bias=False),
