@@ -66,10 +66,13 @@ class Sighting:
     summed: int = 0
     """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
 
+    audited: int | None = None
+    """How many samples an audit showed."""
+
     @property
     def samples(self) -> int | None:
-        """How many samples the update was computed on; None: nobody knows."""
-        return len(self.truth.labels) if self.truth is not None else self.answer.samples or None
+        """How many samples the update was computed on, as the client or an audit told; None: not known."""
+        return self.answer.samples or self.audited
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Auditor:
                 raw=None,
                 asked=self._ask.batch_size,
                 summed=len(clients),
+                audited=sum(len(truth.labels) for truth in truths) if len(shown) == len(clients) else None,
             )
         )
 
@@ -202,6 +206,7 @@ class Auditor:
                 raw=_in_order(raw, weights),
                 asked=self._ask.batch_size if self._allowed.get(order.client, False) else 0,
                 masked=self._masked,
+                audited=None if truth is None else len(truth.labels),
             )
         except (MessageError, CodecError) as error:
             logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)

@@ -27,7 +27,7 @@ from fl_app.types import Truth, Update
 FOLDER = "observations"
 _PUBLIC = "public.json"
 _VERSION = 1
-_FACTS = ("broadcaster", "asked", "masked", "summed")
+_FACTS = ("broadcaster", "asked", "masked", "summed", "audited")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 
 Header = TypeVar("Header", Order, Answer)
@@ -137,6 +137,7 @@ def _sighting(path: Path, model: dict[str, Update]) -> Sighting:
             asked=told.get("asked"),
             masked=bool(told.get("masked", False)),
             summed=int(told.get("summed", 0)),
+            audited=told.get("audited"),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error
