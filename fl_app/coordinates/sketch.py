@@ -134,20 +134,16 @@ def fixed_coordinates(share: float) -> Scheme:
 def random_coordinates(share: float) -> Scheme:
     """The entries at ``share`` of the coordinates, drawn anew from each seed."""
     coordinate_count(share, 1)
-
-    @lru_cache(maxsize=1)
-    def drawn(n: int, seed: int) -> Sketch:
-        return Chosen(draw_coordinates(n, coordinate_count(share, n), seed))
-
-    return lambda n, seed, fixed: drawn(n, seed)
+    return _drawn_once(lambda n, seed: Chosen(draw_coordinates(n, coordinate_count(share, n), seed)))
 
 
 def measurements(share: float) -> Scheme:
     """As many measurements as ``share`` of all entries, drawn anew from each seed."""
     coordinate_count(share, 1)
+    return _drawn_once(lambda n, seed: Measured(draw_measurements(n, coordinate_count(share, n), seed)))
 
-    @lru_cache(maxsize=1)
-    def drawn(n: int, seed: int) -> Sketch:
-        return Measured(draw_measurements(n, coordinate_count(share, n), seed))
 
+def _drawn_once(draw: Callable[[int, int], Sketch]) -> Scheme:
+    """Return a scheme that draws by seed; the clients of one process share a round's draw."""
+    drawn = lru_cache(maxsize=1)(draw)
     return lambda n, seed, fixed: drawn(n, seed)

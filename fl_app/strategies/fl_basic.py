@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_app.coordinates import Sketch, random_coordinates
-from fl_app.strategies.fl_std import FLStd, round_seed
+from fl_app.coordinates import random_coordinates
+from fl_app.strategies.fl_std import FLStd
 
 
 class FLBasic(FLStd):
@@ -16,10 +16,5 @@ class FLBasic(FLStd):
 
     bound_sketches = 100
 
-    def __init__(self, *args: Any, share: float, seed: int = 0, **kwargs: Any) -> None:
-        self._scheme, self._public_seed = random_coordinates(share), seed
-        super().__init__(*args, seed=seed, **kwargs)
-
-    def sketch_of(self, server_round: int) -> Sketch:
-        """Return this round's coordinates."""
-        return self._scheme(self.total_entries, round_seed(self._public_seed, server_round), None)
+    def __init__(self, *args: Any, share: float, **kwargs: Any) -> None:
+        super().__init__(*args, scheme=random_coordinates(share), **kwargs)

@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Any
 
-from fl_app.coordinates import Sketch, measurements
-from fl_app.strategies.fl_std import FLStd, round_seed
+from fl_app.coordinates import measurements
+from fl_app.strategies.fl_std import FLStd
 from fl_app.types import Update
 
 logger = logging.getLogger(__name__)
@@ -20,13 +20,8 @@ class FLCS(FLStd):
     the sparse change only once a round. The whole model goes down.
     """
 
-    def __init__(self, *args: Any, share: float, seed: int = 0, **kwargs: Any) -> None:
-        self._scheme, self._public_seed = measurements(share), seed
-        super().__init__(*args, seed=seed, **kwargs)
-
-    def sketch_of(self, server_round: int) -> Sketch:
-        """Return this round's measurements."""
-        return self._scheme(self.total_entries, round_seed(self._public_seed, server_round), None)
+    def __init__(self, *args: Any, share: float, **kwargs: Any) -> None:
+        super().__init__(*args, scheme=measurements(share), **kwargs)
 
     def step(self, mean: Update, server_round: int) -> Update:
         """Return the weights after the change that was found, and say what finding it took."""

@@ -9,7 +9,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fl_app.coordinates import Everything, Sketch
+from fl_app.coordinates import Scheme, Sketch, everything
 from fl_app.fingerprint import hash_tensors
 from fl_app.messages import (
     OFFER,
@@ -57,6 +57,7 @@ class FLStd(FedAvg):
         public: PublicRound,
         privacy: ClientLevel | None = None,
         aggregation: SecureAggregation | None = None,
+        scheme: Scheme | None = None,
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -68,6 +69,7 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.account = None if privacy is None else privacy.account()
         self.sketch = self.sketch_of(1)
@@ -92,7 +94,7 @@ class FLStd(FedAvg):
 
     def sketch_of(self, server_round: int) -> Sketch:
         """Return what clients send in a round."""
-        return Everything(self.total_entries)
+        return self._scheme(self.total_entries, round_seed(self._seed, server_round), None)
 
     # The round.
 
