@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from fl_app.types import Manipulated
+
 
 @dataclass(frozen=True)
 class Attacker:
@@ -19,3 +23,5 @@ class Attacker:
     """From a result and the truth to numbers."""
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
+    manipulate: Callable[[nn.Module], Manipulated] | None = None
+    """What an active attack does to the model before a client gets it; None: the attacker only watches."""

@@ -31,6 +31,7 @@ from fl_app.messages import (
     unpack_order,
     unpack_reply,
 )
+from fl_app.models import ModelSpec
 from fl_app.types import Observation, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
 
@@ -74,6 +75,11 @@ class Sighting:
         """How many samples the update was computed on, as the client or an audit told; None: not known."""
         return self.answer.samples or self.audited
 
+    @property
+    def manipulated(self) -> ModelSpec | None:
+        """What a malicious server sent in the place of the round's model; None if it was that."""
+        return manipulated_model(self.order)
+
 
 @dataclass(frozen=True)
 class Public:
@@ -98,7 +104,7 @@ class Auditor:
         rounds: Chosen,
         clients: Chosen,
         model: Callable[[], tuple[Update, Update]],
-        read: Callable[[bytes, int], Update],
+        read: Callable[[bytes, int, Update, Update | None], Update],
         batch_size: int | None = None,
         contrast: bool = True,
         masked: bool = False,
@@ -120,7 +126,7 @@ class Auditor:
         if message.metadata.message_type in (LOCATE, TRAIN):
             order = read_order(message)
             if self._allowed.get(order.client, False):
-                if self._attacks(order):
+                if self.attacks(order):
                     add_audit_order(message, self._ask)
                 elif self._masked and _chosen(order.round, self._rounds):
                     # what is attacked then is the sum, to which all of them belong
@@ -166,8 +172,13 @@ class Auditor:
             )
         )
 
-    def _attacks(self, order: Order) -> bool:
+    def attacks(self, order: Order) -> bool:
+        """Say whether the client of an order is attacked in its round."""
         return _chosen(order.round, self._rounds) and _chosen(order.client, self._clients)
+
+    def model_for(self, order: Order) -> tuple[Update, Update]:
+        """Return the weights and the buffers of the model that goes with an order."""
+        return self._model()
 
     def _learn(self, reply: Message) -> None:
         try:
@@ -179,7 +190,7 @@ class Auditor:
             self.notes.append(f"client {identity.client} does not allow audits: attacks on it are not scored")
 
     def _remember(self, order: Order, sent: Message, reply: Message) -> None:
-        weights, buffers = self._model()
+        weights, buffers = self.model_for(order)
         try:
             parcel = unpack_order(sent)
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
@@ -191,14 +202,14 @@ class Auditor:
                 return
             if truth is not None and self._masked:
                 self._own_samples[_key(order)] = (order, seen.answer, truth)
-            if not self._attacks(order):
+            if not self.attacks(order):
                 return
             sighting = Sighting(
                 order=order,
                 answer=seen.answer,
                 weights=weights,
                 buffers=buffers,
-                update=self._read(seen.update, order.client),
+                update=self._read(seen.update, order.client, weights, locations),
                 sent_buffers=decode(seen.buffers, buffers) if seen.buffers else {},
                 locations=locations,
                 broadcaster=_key(order) in self._broadcasters,
@@ -212,6 +223,12 @@ class Auditor:
             logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
             return
         self.sightings.append(sighting)
+
+
+def manipulated_model(order: Order) -> ModelSpec | None:
+    """Return the model that an order describes if a malicious server changed it."""
+    spec = ModelSpec.from_json(order.model_spec) if order.model_spec else None
+    return spec if spec is not None and spec.is_manipulated else None
 
 
 def observe(

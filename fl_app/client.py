@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl_app import client_state
 from fl_app.client_state import ClientState, Work
 from fl_app.defenses import Defense
+from fl_app.inspection import Inspection
 from fl_app.messages import (
     Answer,
     AuditOrder,
@@ -76,6 +77,7 @@ class ClientParts:
     training: bool = True
     bn: str = "sync"
     pin_model: bool = False
+    inspection: Inspection | None = None
     models: dict[str, nn.Module] = field(default_factory=dict)
     restored: Restored = field(default_factory=Restored)
     located: Restored = field(default_factory=Restored)
@@ -106,7 +108,7 @@ class Client:
         counts = location_counts(pruned, query.share, query.min_size)
         named = {name: largest(tensor, counts[name]) for name, tensor in pruned.items()}
         kept = replace(start.state, version=order.version, weights=start.weights, work=work)
-        client_state.save(records, order.model_hash, kept)
+        self._remember(records, order, kept)
         return Reply(Answer(order.round, self.client, work.samples, work.steps), encode(named))
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
@@ -121,9 +123,9 @@ class Client:
         ctx = replace(self._context(order, start), locations=locations or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
         blob = encode(sent, within=locations)
-        client_state.save(
+        self._remember(
             records,
-            order.model_hash,
+            order,
             ClientState(
                 version=order.version if order.keep else -1,
                 weights=start.weights if order.keep else {},
@@ -144,6 +146,10 @@ class Client:
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _remember(self, records: RecordDict, order: Order, state: ClientState) -> None:
+        client_state.save(records, order.model_hash, state)
+        client_state.keep_only(records, {self.parts.model.hash, order.model_hash})
 
     def _accept(self, parcel: Parcel) -> Order:
         """Return the order, unless it is not for this client or asks for what it does not give."""
@@ -184,20 +190,29 @@ class Client:
         parts = self.parts
         spec = parts.model
         if order.model_hash != spec.hash:
-            if parts.pin_model:
-                raise PermissionError(
-                    f"client {self.client}: refuses model {order.model_hash[:8]}: pinned to {spec.hash[:8]}"
-                )
-            spec = ModelSpec.from_json(order.model_spec)
-            if spec.hash != order.model_hash:
-                raise MessageError(
-                    f"client {self.client}: model {order.model_hash[:8]} is not the one described"
-                )
+            spec = self._described(order)
         if spec.hash not in parts.models:
-            built = build_model(spec, allowed=[parts.model.target])
+            # of other models only the last one: a server may think of many
+            for other in parts.models.keys() - {parts.model.hash}:
+                del parts.models[other]
+            built = build_model(spec, allowed=[parts.model.target], manipulated=self.allow_audit)
             batch_norm.set_mode(built, training=parts.training, bn=parts.bn)
             parts.models[spec.hash] = built.to(device=parts.device, dtype=parts.dtype)
         return parts.models[spec.hash]
+
+    def _described(self, order: Order) -> ModelSpec:
+        """Return another model than the configured one, if this client takes it."""
+        who, pinned = f"client {self.client}", self.parts.model
+        spec = ModelSpec.from_json(order.model_spec)
+        if spec.hash != order.model_hash:
+            raise MessageError(f"{who}: model {order.model_hash[:8]} is not the one described")
+        if self.parts.pin_model and not spec.looks_like(pinned):
+            raise PermissionError(f"{who}: refuses model {order.model_hash[:8]}: pinned to {pinned.hash[:8]}")
+        if spec.is_manipulated and not self.allow_audit:
+            raise PermissionError(
+                f"{who}: refuses a manipulated model: its node-config does not have allow-audit=true"
+            )
+        return spec
 
     def _weights(self, order: Order, blob: bytes, state: ClientState, model: nn.Module) -> Update:
         if order.base < 0:
@@ -225,6 +240,9 @@ class Client:
         """Compute the update by ``rules``; None: the defense's own."""
         parts, order, audit = self.parts, parcel.order, parcel.audit
         rules = parts.defense.rules if rules is None else rules
+        if parts.inspection is not None:
+            self._load(start)
+            parts.inspection(start.model, self._data(), who=f"client {self.client}, round {order.round}")
         trained = self._train(start, order, audit, rules)
         buffers = _read_buffers(start.model)
         raw = None
@@ -246,10 +264,8 @@ class Client:
 
     def _train(self, start: Start, order: Order, audit: AuditOrder | None, rules: Rules) -> Trained:
         """Train by ``rules``, from the round's start, with the round's seed."""
-        parts, model = self.parts, start.model
-        with torch.no_grad():
-            for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
-                tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
+        parts = self.parts
+        self._load(start)
         job = Job(
             round=order.round,
             lr=order.lr,
@@ -259,7 +275,17 @@ class Client:
             keep_batches=audit is not None and audit.truth,
         )
         with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
-            return parts.trainer(model, parts.data_of(self.client, self.num_clients), job)
+            return parts.trainer(start.model, self._data(), job)
+
+    def _load(self, start: Start) -> None:
+        """Put the weights and the buffers that the round starts from into its model."""
+        model = start.model
+        with torch.no_grad():
+            for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
+                tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
+
+    def _data(self) -> LocalData:
+        return self.parts.data_of(self.client, self.num_clients)
 
 
 @dataclass(frozen=True)

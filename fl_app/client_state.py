@@ -6,6 +6,7 @@ starts from nothing and never touches the honest residual or version.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from fl_app.transforms import State
 from fl_app.types import Truth, Update
 
 _SEPARATOR = "/"
+_HASH = 16
+"""So much of a model's hash tells its records from others'."""
+_OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,14 @@ def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
         records[_name(model_hash, "work_tensors")] = hold(tensors)
 
 
+def keep_only(records: RecordDict, model_hashes: set[str]) -> None:
+    """Forget all other models: a server could send any number of them."""
+    kept = {_name(model_hash, "") for model_hash in model_hashes}
+    for name in [name for name in records if _OF_A_MODEL.match(name)]:
+        if name[: _HASH + len(_SEPARATOR)] not in kept:
+            del records[name]
+
+
 def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
     """Return the numbers and the tensors of ``work``."""
     fields = vars(work)
@@ -132,7 +144,7 @@ def _load_work(record: object, tensors: Update) -> Work | None:
 
 
 def _name(model_hash: str, part: str) -> str:
-    return f"{model_hash[:16]}{_SEPARATOR}{part}"
+    return f"{model_hash[:_HASH]}{_SEPARATOR}{part}"
 
 
 def _flatten(state: State, prefix: str = "") -> Update:

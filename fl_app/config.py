@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from fl_app.attacker import Attacker
 from fl_app.audit import Chosen, Public
 from fl_app.client import ClientParts
-from fl_app.data import Dataset, Samples, label_histogram, split_validation
+from fl_app.data import Dataset, Samples, label_histogram, pixels, split_validation
 from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
+from fl_app.inspection import Inspection
 from fl_app.models import ModelSpec, build_model
 from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
@@ -27,6 +28,7 @@ from fl_app.secure_client import SecureSettings
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters
+from fl_app.types import Manipulated
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def client_parts(overrides: str) -> ClientParts:
         training=cfg.client.mode == "train",
         bn=cfg.bn,
         pin_model=cfg.client.pin_model,
+        inspection=_inspection(cfg, spec),
     )
 
 
@@ -75,8 +78,8 @@ def server_parts(overrides: str) -> ServerParts:
     """Build what a server needs, anew: a strategy has a history."""
     cfg = compose(overrides)
     _prepare_process(cfg)
-    # here too: a defense that cannot be built is an error of the run, not of every client
-    defense = _defense(cfg)
+    # here too: what clients cannot build is an error of the run, not of every client
+    defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     spec = _spec(cfg, dataset, defense)
     model = _model(cfg, spec, defense)
@@ -97,6 +100,7 @@ def server_parts(overrides: str) -> ServerParts:
     )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
+    full = dataset
     dataset, validation = _split(cfg, dataset)
     return ServerParts(
         config=config,
@@ -117,7 +121,7 @@ def server_parts(overrides: str) -> ServerParts:
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
         ),
-        attacker=_attacker(cfg),
+        attacker=_attacker(cfg, partial(_manipulation, cfg, model, full, public)),
     )
 
 
@@ -144,8 +148,14 @@ def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
     return sorted({rounds if number == "last" else number for number in listed})
 
 
-def _attacker(cfg: DictConfig) -> Attacker | None:
-    """Build the attack in the forms that are asked for; one without a choice has its own form alone."""
+def _attacker(
+    cfg: DictConfig, manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None
+) -> Attacker | None:
+    """Build the attack in the forms that are asked for; one without a choice has its own form alone.
+
+    ``manipulation`` makes of an active attack what it does to a model; without, it can only
+    read what a run has seen.
+    """
     if cfg.attack.method is None:
         return None
     wanted = cfg.attack.get("adaptive")
@@ -157,6 +167,40 @@ def _attacker(cfg: DictConfig) -> Attacker | None:
         # by name: this package never imports the attacks
         score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips),
         aligned=get_method("attacks.score.aligned"),
+        manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
+    )
+
+
+def _manipulation(
+    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, attack: Any
+) -> Callable[[nn.Module], Manipulated] | None:
+    """Return what ``attack`` does to a model before a client gets it; None if it only watches."""
+    if not hasattr(attack, "manipulate"):
+        return None
+    known = dataset.test
+    if public is not None and cfg.attack.get("public") == "held_out":
+        known = public.train
+    manipulate = partial(
+        attack.manipulate,
+        in_shape=dataset.in_shape,
+        public=pixels(known.inputs, torch.device("cpu"), torch.float32),
+        mean=dataset.mean,
+        std=dataset.std,
+    )
+    try:
+        manipulate(model)  # now, not in the attacked round
+    except ValueError as error:
+        raise ConfigError(f"attack: {error}") from error
+    return manipulate
+
+
+def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
+    if cfg.client.inspect == "off":
+        return None
+    return Inspection(
+        look=get_method("attacks.active.inspect_model"),
+        expected=build_model(spec, allowed=[spec.target]),
+        refuse=cfg.client.inspect == "refuse",
     )
 
 
@@ -258,9 +302,9 @@ def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:
 
 
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
-    """Return the clients' data, and public data if the defense learns from some."""
+    """Return the clients' data, and public data if the defense or the attacker learns from some."""
     dataset = _dataset(cfg)
-    if defense.scheme is None:
+    if defense.scheme is None and cfg.attack.get("public") != "held_out":
         return dataset, None
     try:
         public, rest = _build(cfg, "public")(dataset)

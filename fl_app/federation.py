@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
+from fl_app.active_server import ActiveServer
 from fl_app.audit import Auditor, Sighting
 from fl_app.config import ServerParts, server_parts
 from fl_app.held_tensor import hold, release
@@ -63,17 +65,27 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     return report
 
 
+def watch(parts: ServerParts) -> Auditor:
+    """Return the tap that the run's attack needs: one that only looks, or one that manipulates."""
+    config, strategy = parts.config, parts.strategy
+    audit: dict[str, Any] = {
+        "rounds": config["attack"]["rounds"],
+        "clients": config["attack"]["clients"],
+        "model": lambda: (strategy.weights, strategy.buffers),
+        "read": strategy.see,
+        "batch_size": config["audit"]["batch_size"],
+        "contrast": config["audit"]["contrast"],
+        "masked": isinstance(strategy, FLStd) and strategy.aggregation is not None,
+    }
+    manipulate = None if parts.attacker is None else parts.attacker.manipulate
+    if manipulate is None:
+        return Auditor(**audit)
+    return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+
+
 def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
     config, strategy = parts.config, parts.strategy
-    auditor = Auditor(
-        rounds=config["attack"]["rounds"],
-        clients=config["attack"]["clients"],
-        model=lambda: (strategy.weights, strategy.buffers),
-        read=strategy.see,
-        batch_size=config["audit"]["batch_size"],
-        contrast=config["audit"]["contrast"],
-        masked=isinstance(strategy, FLStd) and strategy.aggregation is not None,
-    )
+    auditor = watch(parts)
     if isinstance(strategy, FLStd):
         strategy.on_sum = auditor.remember_sum
     with track("rounds", config["rounds"]) as advance:

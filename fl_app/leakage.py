@@ -14,11 +14,14 @@ from torch import nn
 
 from fl_app.attacker import Attacker
 from fl_app.audit import Public, Sighting, observe
+from fl_app.models import manipulate_like
 from fl_app.progress import track
 from fl_app.report import save_images
 from fl_app.results import Results
 from fl_app.types import Observation, Truth, Update
 
+EXACT = 70.0
+"""The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
@@ -83,12 +86,16 @@ class _Watch:
         return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
 
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
-        return observe(sighting, self.template, self.public, grant_labels=self.grant_labels, **more)
+        manipulated = sighting.manipulated
+        template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
+        return observe(sighting, template, self.public, grant_labels=self.grant_labels, **more)
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
+        """Return earlier sightings of the client; to a manipulated model it has no past."""
         order = sighting.order
         past = [s for s in self.sightings if s.order.client == order.client and s.order.round < order.round]
-        return sorted(past, key=lambda s: s.order.round)
+        honest = [s for s in past if sighting.manipulated is None and s.manipulated is None]
+        return sorted(honest, key=lambda s: s.order.round)
 
     def _before(self, sighting: Sighting) -> Observation:
         key = sighting.order.round, sighting.order.client
@@ -102,7 +109,8 @@ def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
     groups: dict[tuple[Any, ...], list[_Case]] = {}
     for sighting in sightings:
         for case in _cases(sighting, attacker):
-            key = (sighting.order.round, sighting.samples, sighting.answer.steps, case.adaptive)
+            order = sighting.order
+            key = (order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive)
             groups.setdefault(key, []).append(case)
     return list(groups.values())
 
@@ -171,6 +179,7 @@ def _entry(
         "client": case.sighting.order.client,
         "summed": case.sighting.summed,
         "batch_size": case.sighting.samples,
+        "manipulated": case.sighting.manipulated is not None,
         "broadcaster": observation.broadcaster,
         "granted": _granted(observation),
         "labels_from": labels_from,
@@ -182,6 +191,9 @@ def _entry(
     scores = _scores(case, result, attacker)
     if observation.labels is not None:
         scores["labels"] = None  # to recover what was granted is no success
+    if entry["manipulated"] and scores["psnr"]:
+        found = [value is not None and value > EXACT for value in scores["psnr"]]
+        scores["recovered"] = sum(found) / len(found)
     return entry | scores | _pictures(case, result, attacker, folder, labels_from)
 
 

@@ -8,7 +8,7 @@ says what is missing, and never a KeyError deep inside a strategy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -100,6 +100,8 @@ class Answer:
     """Local optimiser steps; 0: the update is a gradient."""
     need_model: bool = False
     """The client does not hold the version that the order's change starts from."""
+    left_out: bool = False
+    """The update is of another model than the round's, and is kept from the mean."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def unpack_reply(message: Message) -> Reply:
     metrics = content.get(_METRICS)
     return Reply(
         answer=answer,
-        update=b"" if answer.need_model else _blob(content, _UPDATE),
+        update=b"" if answer.need_model or answer.left_out else _blob(content, _UPDATE),
         buffers=_blob(content, _BUFFERS, b""),
         metrics=_numbers(metrics) if isinstance(metrics, MetricRecord) else {},
         release=_unpack(content, _RELEASE, Release) if _RELEASE in content else None,
@@ -286,6 +288,31 @@ def read_order(message: Message) -> Order:
 def read_locations(message: Message) -> bytes:
     """Return the locations that came with an order, or b""."""
     return _blob(message.content, _LOCATIONS, b"")
+
+
+def replace_order(
+    message: Message,
+    order: Order,
+    model: ConfigRecord,
+    buffers: ConfigRecord | None,
+    locations: ConfigRecord | None,
+) -> None:
+    """Put another order and another model into a training message."""
+    content = message.content
+    content[_ORDER], content[_MODEL] = _pack(order), model
+    for name, record in ((_BUFFERS, buffers), (_LOCATIONS, locations)):
+        if record is not None:
+            content[name] = record
+
+
+def leave_out(message: Message) -> None:
+    """Take the update, if there is one, out of a reply and say that it is not one of the round's."""
+    answer = _unpack(message.content, _ANSWER, Answer)
+    if answer.need_model:
+        return
+    message.content[_ANSWER] = _pack(replace(answer, left_out=True))
+    for name in (_UPDATE, _BUFFERS):
+        message.content.pop(name, None)
 
 
 def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:

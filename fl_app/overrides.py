@@ -208,6 +208,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
         "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
+        "client.inspect": (lambda v: v in ("off", "warn", "refuse"), "one of off, warn, refuse"),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),

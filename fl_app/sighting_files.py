@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fl_app.audit import SUM, Public, Sighting
+from fl_app.audit import SUM, Public, Sighting, manipulated_model
 from fl_app.messages import Answer, Order
 from fl_app.models import ModelSpec
 from fl_app.types import Truth, Update
@@ -43,7 +43,7 @@ def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, pub
     (where / _PUBLIC).write_text(json.dumps(facts, indent=1, default=dict) + "\n")
     for sighting in sightings:
         number = sighting.order.round
-        model = _model_path(where, number)
+        model = where / _model_name(sighting.order)
         if not model.exists():
             _write(model, {"weights": sighting.weights, "buffers": sighting.buffers}, {})
         parts = {
@@ -75,17 +75,21 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
         spec, public = ModelSpec.from_json(facts["model"]), _public(facts["public"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-    models: dict[int, dict[str, Update]] = {}
-    sightings = []
-    for (number, _), file in sorted(_client_files(where).items()):
-        if number not in models:
-            models[number], _ = _read(_model_path(where, number))
-        sightings.append(_sighting(file, models[number]))
+    models: dict[str, dict[str, Update]] = {}
+
+    def model_of(order: Order) -> dict[str, Update]:
+        name = _model_name(order)
+        if name not in models:
+            models[name], _ = _read(where / name)
+        return models[name]
+
+    sightings = [_sighting(file, model_of) for _, file in sorted(_client_files(where).items())]
     return sightings, spec, public
 
 
-def _model_path(where: Path, number: int) -> Path:
-    return where / f"r{number}-model.safetensors"
+def _model_name(order: Order) -> str:
+    """Return the file of the model that an order went with: the round's, or a manipulated one."""
+    return f"r{order.round}-{'model' if manipulated_model(order) is None else 'manipulated'}.safetensors"
 
 
 def _present(truth: Truth | None) -> Update:
@@ -118,12 +122,14 @@ def _read(path: Path) -> tuple[dict[str, Update], dict[str, Any]]:
     return parts, told
 
 
-def _sighting(path: Path, model: dict[str, Update]) -> Sighting:
+def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]]) -> Sighting:
     parts, told = _read(path)
     try:
+        order = _header(told["order"], Order)
+        model = model_of(order)
         update, sent_buffers, locations, raw, truth = (parts[name] for name in _PARTS)
         return Sighting(
-            order=_header(told["order"], Order),
+            order=order,
             answer=_header(told["answer"], Answer),
             weights=model["weights"],
             buffers=model["buffers"],

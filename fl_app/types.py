@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,15 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+
+
+class Manipulated(NamedTuple):
+    """A model as a malicious server sends it."""
+
+    model: nn.Module
+    """A copy with other weights, and maybe with other layers."""
+    extensions: Mapping[str, dict[str, object]]
+    """What the added layers are built by, as an order may say it: settings by name."""
 
 
 @dataclass(frozen=True)

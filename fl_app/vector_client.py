@@ -51,7 +51,7 @@ class VectorClient(Client):
             buffers=work.buffers if self.parts.bn == "local" else {},
             coordinates=known if plan.coordinates else b"",
         )
-        client_state.save(records, order.model_hash, kept)
+        self._remember(records, order, kept)
         reply = Reply(
             answer=self._answer(work),
             update=update,

@@ -5,9 +5,9 @@ from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
-from fl_app.models.residual import resnet18
+from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
 from fl_app.models.simple_convnet import convnet
-from fl_app.models.spec import ModelSpec, build_model
+from fl_app.models.spec import ModelSpec, build_model, manipulate_like
 from fl_app.models.vgg import vgg11, vgg13
 
 __all__ = [
@@ -17,9 +17,14 @@ __all__ = [
     "convnet",
     "fcn3",
     "lenet_zhu",
+    "manipulate_like",
     "mcmahan_cnn",
     "mlp",
     "resnet18",
+    "resnet20",
+    "resnet34",
+    "resnet50",
+    "resnet56",
     "vgg11",
     "vgg13",
 ]

@@ -6,31 +6,54 @@ ever called, so an order cannot make a client run a function of its choosing.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
 from torch import nn
 
 from fl_app.models.bottleneck import add_bottleneck
+from fl_app.models.cnn6 import cnn6
+from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
-from fl_app.models.residual import resnet18
+from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
 from fl_app.models.simple_convnet import convnet
 from fl_app.models.vgg import vgg11, vgg13
 
 Model = Callable[..., nn.Module]
 
-_MODELS: tuple[Model, ...] = (convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13)
+_MODELS: tuple[Model, ...] = (
+    cnn6,
+    convnet,
+    fcn3,
+    lenet_zhu,
+    mcmahan_cnn,
+    mlp,
+    resnet18,
+    resnet20,
+    resnet34,
+    resnet50,
+    resnet56,
+    vgg11,
+    vgg13,
+)
 _BY_TARGET: Mapping[str, Model] = {f"fl_app.models.{model.__name__}": model for model in _MODELS}
-_EXTENSIONS: Mapping[str, Model] = {"bottleneck": add_bottleneck}
+_EXTENSIONS: Mapping[str, Model | str] = {"bottleneck": add_bottleneck}
 """Changes to a built model, ``f(model, **settings)``, in the order in which they are made."""
+_APART = "apart"
+_MANIPULATIONS: Mapping[str, Model | str] = {
+    "imprint": "attacks.active.imprint_block.add_imprint",  # by name: this package never imports the attacks
+    _APART: lambda model, /, round: model,
+}
+"""What a malicious server does to a model; ``apart`` only tells its rounds from the honest ones."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,23 @@ class ModelSpec:
             )
         return cls(**content)
 
+    def manipulated(self, round: int, extensions: Mapping[str, dict[str, object]]) -> ModelSpec:
+        """Return the model that a malicious server makes of it for a round; no other has its hash."""
+        return replace(self, extensions={**self.extensions, **extensions, _APART: {"round": round}})
+
+    @property
+    def is_manipulated(self) -> bool:
+        """Whether a malicious server's changes are in it."""
+        return bool(self.extensions.keys() & _MANIPULATIONS)
+
+    def looks_like(self, other: ModelSpec) -> bool:
+        """Say whether both are built alike, as far as a client could tell."""
+        ours, theirs = (
+            replace(spec, extensions={k: v for k, v in spec.extensions.items() if k != _APART})
+            for spec in (self, other)
+        )
+        return ours == theirs
+
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the canonical JSON, in hexadecimal."""
@@ -89,20 +129,32 @@ class ModelSpec:
         return int(self.hash[:15], 16)
 
 
-def build_model(spec: ModelSpec, allowed: Iterable[str] = ()) -> nn.Module:
+def build_model(spec: ModelSpec, allowed: Iterable[str] = (), *, manipulated: bool = False) -> nn.Module:
     """Build the model that ``spec`` names, if it is one of `fl_app.models` or in ``allowed``.
 
     Parameters come from torch's global generator: the caller forks and seeds it. Those
-    of an extension are drawn last, so the rest is as it would be without.
+    of an extension are drawn last, so the rest is as it would be without. What a
+    malicious server adds is built only where ``manipulated`` models are let in.
     """
-    unknown = sorted(spec.extensions.keys() - _EXTENSIONS)
+    known = {**_EXTENSIONS, **(_MANIPULATIONS if manipulated else {})}
+    unknown = sorted(spec.extensions.keys() - known)
     if unknown:
-        choices = ", ".join(_EXTENSIONS)
+        choices = ", ".join(known)
         raise ValueError(f"build_model: extensions must be among {choices}; got {', '.join(unknown)}")
     model = _call(spec.target, _find(spec.target, frozenset(allowed)), (), spec.settings)
-    for name, extend in _EXTENSIONS.items():
+    return _extend(model, spec, known)
+
+
+def manipulate_like(model: nn.Module, spec: ModelSpec) -> nn.Module:
+    """Return a copy of an honest model as the manipulations in ``spec`` change it, with any weights."""
+    return _extend(copy.deepcopy(model), spec, _MANIPULATIONS)
+
+
+def _extend(model: nn.Module, spec: ModelSpec, known: Mapping[str, Model | str]) -> nn.Module:
+    for name, extend in known.items():
         if name in spec.extensions:
-            model = _call(f"{spec.target} with {name}", extend, (model,), spec.extensions[name])
+            function = _import(extend) if isinstance(extend, str) else extend
+            model = _call(f"{spec.target} with {name}", function, (model,), spec.extensions[name])
     return model
 
 
@@ -137,6 +189,10 @@ def _find(target: str, allowed: frozenset[str]) -> Model:
     if target not in allowed:
         choices = ", ".join(sorted({*_BY_TARGET, *allowed}))
         raise ValueError(f"build_model: target must be one of {choices}; got {target!r}")
+    return _import(target)
+
+
+def _import(target: str) -> Model:
     module, _, name = target.rpartition(".")
     try:
         model: Model = getattr(importlib.import_module(module), name)

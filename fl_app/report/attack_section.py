@@ -62,6 +62,7 @@ def attack_section(run: Run) -> list[Child]:
             "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
         ),
         table(header, rows, words=2),
+        _manipulated_remark(run),
         _trained_remark(run),
         _sum_remark(run),
         _masked_remark(run),
@@ -126,6 +127,17 @@ def _tuning_remark(run: Run) -> Html | None:
         "p",
         "An adaptive attacker could always do what the plain one does. Where its mean PSNR is behind, "
         "it is under-tuned, and the plain result is what counts.",
+    )
+
+
+def _manipulated_remark(run: Run) -> Html | None:
+    if not any(attack.manipulated for attack in run.attacks):
+        return None
+    return element(
+        "p",
+        "In attacked rounds the server sent these clients a manipulated model, and left their updates out of "
+        "the mean. “recovered” is the share of the client's images that were found exactly (above 70 dB); "
+        "the mean of a score is over the images that were found at all.",
     )
 
 

@@ -107,6 +107,8 @@ class Attack:
     """How many clients' updates the attacked one is the mean of; 0: one client's own, or not known."""
     broadcaster: bool
     """Whether the client named the locations of the round (ADGP)."""
+    manipulated: bool
+    """Whether the server had sent the client another model than the round's."""
     batch_size: int | None
     granted: Mapping[str, object]
     labels_from: str | None
@@ -414,6 +416,7 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         client=None if update == "sum" else as_text(raw.get("client")),
         summed=_whole(raw.get("summed")) or 0,
         broadcaster=raw.get("broadcaster") is True,
+        manipulated=raw.get("manipulated") is True,
         batch_size=_whole(raw.get("batch_size")),
         granted=as_mapping(raw.get("granted")),
         labels_from=as_text(raw.get("labels_from")),

@@ -140,9 +140,13 @@ class FedSGD(Strategy):
         """Return what a client uploaded."""
         return decode(blob, self.weights, within=self.within)
 
-    def see(self, blob: bytes, client: int) -> Update:
-        """Return what an upload says of the weights, which is what an attacker works on."""
-        return self.read(blob)
+    def see(self, blob: bytes, client: int, weights: Update, within: Update | None) -> Update:
+        """Return what an upload says of ``weights``, which is what an attacker works on.
+
+        They are the round's, or those of a manipulated model; ``within`` are the positions
+        that the order named.
+        """
+        return decode(blob, weights, within=within)
 
     def weigh(self, answer: Answer) -> float:
         """Return how much an update counts: by samples."""
@@ -214,7 +218,8 @@ class FedSGD(Strategy):
         record = self.records[-1]
         self._sample = None
         good = self._collect(TRAIN, server_round, replies)
-        for client in self._sampled.keys() - good.keys() - {failure.client for failure in record.failures}:
+        named = {failure.client for failure in record.failures} | set(record.attacked)
+        for client in self._sampled.keys() - good.keys() - named:
             self._fail(client, "no answer in time")
         self._charge(good)
 
@@ -330,7 +335,9 @@ class FedSGD(Strategy):
             except MessageError as error:
                 self._fail(client, str(error))
                 continue
-            if reply.answer.need_model:
+            if reply.answer.left_out:
+                self._leave_out(client, reply)
+            elif reply.answer.need_model:
                 self.downlink.forget(client)
                 lacking.append(client)
             else:
@@ -351,7 +358,7 @@ class FedSGD(Strategy):
                 f"expected an answer of client {client} to round {server_round}, "
                 f"got one of client {answer.client} to round {answer.round}"
             )
-        if not answer.need_model and not self.weigh(answer) > 0:
+        if not (answer.need_model or answer.left_out) and not self.weigh(answer) > 0:
             raise MessageError(f"samples must be at least 1, got {answer.samples}")
         return reply
 
@@ -380,6 +387,13 @@ class FedSGD(Strategy):
         if bad is not None:
             raise CodecError(f"{bad} holds NaN or infinity")
         return update, buffers
+
+    def _leave_out(self, client: int, reply: Reply) -> None:
+        """Do without an update of another model; what it released is charged all the same."""
+        record = self.records[-1]
+        record.attacked = sorted({*record.attacked, client})
+        if reply.release is not None:
+            self._releases[client] = reply.release
 
     def _fail(self, client: int, reason: str) -> None:
         record = self.records[-1]

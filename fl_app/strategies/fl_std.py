@@ -145,19 +145,26 @@ class FLStd(FedAvg):
 
     def read(self, blob: bytes) -> Update:
         """Return the vector that a client uploaded."""
-        like = torch.empty(self.sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
+        return self._vector(blob, self.sketch)
+
+    def _vector(self, blob: bytes, sketch: Sketch) -> Update:
+        like = torch.empty(sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
         return decode(blob, {VALUES: like})
 
-    def see(self, blob: bytes, client: int) -> Update:
+    def see(self, blob: bytes, client: int, weights: Update, within: Update | None) -> Update:
         """Return the update that a vector stands for, or seems to stand for under its masks."""
+        total = sum(tensor.numel() for tensor in weights.values())
+        sketch = self.sketch
+        if total != self.total_entries:
+            sketch = self._scheme(total, round_seed(self._seed, self.records[-1].round), None)
         if self.aggregation is None:
-            values = self.read(blob)[VALUES]
+            values = self._vector(blob, sketch)[VALUES]
         else:
             try:
                 values = torch.from_numpy(self.aggregation.see(blob, client))
             except ProtocolError as error:
                 raise CodecError(str(error)) from error
-        return self.sketch.restore(values, self.weights)
+        return sketch.restore(values, weights)
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Return the sum of the vectors, and whose they are."""

@@ -464,7 +464,9 @@ def test_what_the_server_sees_of_a_client_is_uniform_and_new_in_every_round():
 
     def receive(round: int, kind: str, client: int, reply: Message) -> Message:
         if kind == TRAIN:
-            values = flatten(federation.strategy.see(unpack_reply(reply).update, client))
+            values = flatten(
+                federation.strategy.see(unpack_reply(reply).update, client, federation.strategy.weights, None)
+            )
             seen[round, client] = (values / federation.grid_of_numbers.step).to(torch.int64)
         return reply
 

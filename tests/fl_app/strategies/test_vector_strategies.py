@@ -171,7 +171,8 @@ def test_what_the_server_sees_of_a_client_is_zero_outside_the_round_s_coordinate
     outside = torch.ones(N, dtype=torch.bool)
     outside[chosen] = False
     for sent, reply in tap.exchanges:
-        seen = flatten(federated.strategy.see(unpack_reply(reply).update, unpack_order(sent).order.client))
+        client, weights = unpack_order(sent).order.client, federated.strategy.weights
+        seen = flatten(federated.strategy.see(unpack_reply(reply).update, client, weights, None))
         assert not seen[outside].any()
         assert seen[chosen].any()
 
