@@ -16,6 +16,37 @@ StepListener = Callable[[int, int, float], None]
 
 # eq=False: comparing tensors yields tensors, so a generated __eq__ could only raise
 @dataclass(frozen=True, eq=False)
+class SolvedLayer:
+    """The input of one layer, solved for, and what the attacker knows of how far that can be trusted."""
+
+    name: str
+    """Of the layer's weight."""
+    input: Tensor
+    rank: int
+    """Of the equations; below the number of unknowns, the input is one of many."""
+    condition: float
+    """The largest singular value over the smallest that is not zero."""
+    residual: float
+    """By how much the equations disagree, relative to their right-hand sides."""
+
+    @property
+    def unknowns(self) -> int:
+        return self.input.numel()
+
+    @property
+    def determined(self) -> bool:
+        return self.rank == self.unknowns
+
+    def __str__(self) -> str:
+        missing = self.unknowns - self.rank
+        return (
+            f"{self.name}: rank {self.rank} of {self.unknowns}, condition {self.condition:.1e}, "
+            f"equations disagree by {self.residual:.1e}"
+            + (f"; rank-deficient: {missing} directions are open" if missing else "")
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images recovered from an update."""
 
@@ -27,6 +58,8 @@ class Reconstruction:
     """The attack's own final objective, one or one per image; None if it was never finite."""
     notes: Sequence[str] = ()
     """What was assumed, and which premise failed."""
+    layers: Sequence[SolvedLayer] = ()
+    """Of an attack that goes from layer to layer, in the order in which it solved them."""
 
 
 @dataclass(frozen=True, eq=False)

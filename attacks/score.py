@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from attacks.base import LabelSet, Reconstruction, Transcript
 from attacks.metrics import lpips, match, mse, psnr, ssim
-from fl_app.types import Truth
+from fl_app.types import Observation, Truth
 
 
 def score(result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips_net: str = "alex") -> dict:
@@ -37,6 +38,32 @@ def aligned(result: Reconstruction, truth: Truth) -> Tensor:
     images = result.images.detach().cpu().clamp(0, 1)
     pairs = match(images, truth.inputs.cpu())
     return torch.stack([torch.zeros_like(truth.inputs[0].cpu()) if i is None else images[i] for i in pairs])
+
+
+def layer_errors(result: Reconstruction, obs: Observation, truth: Truth) -> dict[str, float]:
+    """Return how far the input of every solved layer is from the true one, relative to its norm, by name.
+
+    True is what the layer gets when the observed model sees the truth, which is one image.
+    """
+    if len(truth.inputs) != 1:
+        raise ValueError(f"layer_errors: layers are solved for one image, the truth has {len(truth.inputs)}")
+    model = copy.deepcopy(obs.model).double().cpu().train(bool(obs.training))
+    seen: dict[str, Tensor] = {}
+    for layer in result.layers:
+        module = model.get_submodule(layer.name.removesuffix("weight").removesuffix("."))
+        module.register_forward_pre_hook(
+            lambda _, args, name=layer.name: seen.update({name: args[0][0].flatten()})
+        )
+    shift, scale = (
+        torch.tensor(list(default if given is None else given), dtype=torch.float64).view(-1, 1, 1)
+        for given, default in ((obs.mean, (0.0,)), (obs.std, (1.0,)))
+    )
+    with torch.no_grad():
+        model((truth.inputs.cpu().double() - shift) / scale)
+    return {
+        layer.name: float((layer.input.flatten() - seen[layer.name]).norm() / seen[layer.name].norm())
+        for layer in result.layers
+    }
 
 
 def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> dict:

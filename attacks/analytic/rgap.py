@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attacks.analytic.chain import Link, PremiseError, as_chain, undo
 from attacks.analytic.convolution_system import MOST_UNKNOWNS, Solution, convolution_system, pull_back
 from attacks.analytic.first_linear import refusal
-from attacks.base import Reconstruction, StepListener
+from attacks.base import Reconstruction, SolvedLayer, StepListener
 from attacks.knowledge import travelled
 from attacks.optimisation.problem import Problem, as_problem
 from fl_app.types import Observation
@@ -32,26 +32,6 @@ DISAGREEMENT = 1e-3
 """Of the equations of one layer, above which something is wrong with them."""
 TINY, TRIES = 1e-5, 8
 """An output below this part of their root mean square may have either sign; how many are tried."""
-
-
-class SolvedLayer(NamedTuple):
-    """The input of one layer, as far as its equations determine it."""
-
-    name: str
-    unknowns: int
-    solution: Solution
-
-    @property
-    def determined(self) -> bool:
-        return self.solution.rank == self.unknowns
-
-    def __str__(self) -> str:
-        rank, condition, residual = self.solution[1:]
-        open_part = "" if self.determined else f"; rank-deficient: {self.unknowns - rank} directions are open"
-        return (
-            f"{self.name}: rank {rank} of {self.unknowns}, condition {condition:.1e}, "
-            f"equations disagree by {residual:.1e}{open_part}"
-        )
 
 
 class Output(NamedTuple):
@@ -94,13 +74,14 @@ class RGap:
             solved = solve_chain(obs, problem, on_step)
         except PremiseError as error:
             return refusal(problem, str(error))
-        inputs = solved.layers[-1].solution.input.view(1, *problem.input_shape)
+        inputs = solved.layers[-1].input.view(1, *problem.input_shape)
         pixels = problem.to_pixels(inputs.to(problem.mean)).clamp(0, 1)
         return Reconstruction(
             images=pixels,
             labels=torch.tensor([solved.label], device=problem.device),
             objective=_distance(obs, problem, inputs, solved.label),
             notes=(*problem.notes, *solved.notes, *(str(layer) for layer in solved.layers)),
+            layers=solved.layers,
         )
 
 
@@ -113,14 +94,13 @@ def solve_chain(
     gradients = _gradients(obs, problem, links)
     output, notes = _read_output(links, gradients, obs.labels)
     weight = links[-1].layer.weight
-    last = Solution(output.input, weight.shape[1], 1.0, output.residual)
-    layers = [SolvedLayer(links[-1].name, weight.shape[1], last)]
+    layers = [SolvedLayer(links[-1].name, output.input, weight.shape[1], 1.0, output.residual)]
     signal = output.signal
     for index in range(len(links) - 2, -1, -1):
-        solution, signal = _step_back(links, index, layers[-1].solution.input, signal, gradients)
-        layers.append(SolvedLayer(links[index].name, links[index].in_shape.numel(), solution))
+        solution, signal = _step_back(links, index, layers[-1].input, signal, gradients)
+        layers.append(SolvedLayer(links[index].name, *solution))
         if on_step is not None:
-            on_step(len(layers), len(links), max(layer.solution.residual for layer in layers))
+            on_step(len(layers), len(links), max(layer.residual for layer in layers))
     return SolvedChain(tuple(layers), output.label, (*output.notes, *notes, *_verdict(layers)))
 
 
@@ -157,7 +137,9 @@ def _gradients(obs: Observation, problem: Problem, links: Sequence[Link]) -> dic
     for link in links:
         if isinstance(link.layer, nn.Conv2d) and link.in_shape.numel() > MOST_UNKNOWNS:
             raise PremiseError(
-                f"{link.name} has {link.in_shape.numel()} unknowns; the attack solves up to {MOST_UNKNOWNS}"
+                f"the input of {link.name} must have at most {MOST_UNKNOWNS} numbers, whose equations take "
+                f"{8e-9 * MOST_UNKNOWNS**2:.2f} GB; got {link.in_shape.numel()}, "
+                f"{'x'.join(map(str, link.in_shape))}"
             )
     parts = dict(zip(problem.names, problem.target.double().cpu().split(problem.sizes), strict=True))
     return {link.name: parts[link.name].view_as(link.layer.weight) for link in links}
@@ -314,11 +296,11 @@ def _verdict(layers: Sequence[SolvedLayer]) -> list[str]:
     first = next((i for i, layer in enumerate(layers) if not layer.determined), None)
     # behind an input that is one of many, the equations disagree in any case
     sound = layers if first is None else layers[: first + 1]
-    worst = max(sound, key=lambda layer: layer.solution.residual)
+    worst = max(sound, key=lambda layer: layer.residual)
     notes = []
-    if worst.solution.residual > DISAGREEMENT:
+    if worst.residual > DISAGREEMENT:
         notes.append(
-            f"the equations of {worst.name} disagree by {worst.solution.residual:.1e}: "
+            f"the equations of {worst.name} disagree by {worst.residual:.1e}: "
             "not one sample, not the assumed loss, or a defended update"
         )
     if first is not None:

@@ -85,6 +85,8 @@ class ImageAttack(ABC):
         """Attack several updates to one model in one graph, which is several times faster."""
         if not observations:
             return []
+        for obs in observations:
+            _check_outputs(obs, self.who)
         seen = [self.see(obs) for obs in observations]
         problems = [problem for _, problem in seen]
         known = [self.known(obs, problem) for obs, problem in seen]
@@ -133,6 +135,16 @@ class ImageAttack(ABC):
             labels=labels,
             objective=objective if math.isfinite(objective) else None,
             notes=tuple(notes),
+        )
+
+
+def _check_outputs(obs: Observation, who: str) -> None:
+    """Refuse a model whose output layer has one logit: the client's loss is then another one."""
+    rows = [len(parameter) for parameter in obs.model.parameters() if parameter.ndim == 2]
+    if rows and rows[-1] == 1:
+        raise ValueError(
+            f"{who}: matches the cross-entropy of models with one logit a class, got a model with one logit "
+            "for two classes; rgap solves for the images of such models"
         )
 
 

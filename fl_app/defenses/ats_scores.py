@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from fl_app.training import parameters
+from fl_app.training import class_logits, parameters
 
 BLENDS = 20
 """Steps from noise to image."""
@@ -33,7 +33,8 @@ def privacy_score(model: nn.Module, inputs: Tensor, labels: Tensor, noise: Tenso
     shares = torch.linspace(0, 1, BLENDS + 1, dtype=inputs.dtype, device=inputs.device)
 
     def loss(weights: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, weights, (x.unsqueeze(0),)), label.unsqueeze(0))
+        outputs = functional_call(model, weights, (x.unsqueeze(0),))
+        return F.cross_entropy(class_logits(outputs), label.unsqueeze(0))
 
     def curve(x: Tensor, label: Tensor, start: Tensor) -> Tensor:
         blends = start + shares.view(-1, 1, 1, 1) * (x - start)

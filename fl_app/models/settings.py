@@ -54,6 +54,20 @@ def check_count(who: str, what: str, value: int) -> None:
         raise ValueError(f"{who}: {what} must be a positive integer, got {value!r}")
 
 
+def check_flag(who: str, what: str, value: bool) -> None:
+    """Refuse what is not true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{who}: {what} must be true or false, got {value!r}")
+
+
+def outputs(who: str, num_classes: int, one_logit: bool) -> int:
+    """Return how many outputs a model has: one a class, or one logit that tells two classes apart."""
+    check_flag(who, "one_logit", one_logit)
+    if one_logit and num_classes > 2:
+        raise ValueError(f"{who}: one_logit tells two classes apart, got num_classes={num_classes}")
+    return 1 if one_logit else num_classes
+
+
 def choose(who: str, what: str, name: str, choices: Mapping[str, Choice]) -> Choice:
     """Return the choice of that name, or list the names there are."""
     if not isinstance(name, str) or name not in choices:

@@ -6,7 +6,16 @@ from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.gradient import compute_gradient
 from fl_app.training.local_data import Augment, Batch, LocalData
 from fl_app.training.public_training import PublicRound
-from fl_app.training.rules import Differentiate, Loss, Rules, Step, backpropagate, cross_entropy, parameters
+from fl_app.training.rules import (
+    Differentiate,
+    Loss,
+    Rules,
+    Step,
+    backpropagate,
+    class_logits,
+    cross_entropy,
+    parameters,
+)
 from fl_app.training.schedules import Schedule, constant, piecewise
 from fl_app.training.trainer import Job, Trained, Trainer
 
@@ -26,6 +35,7 @@ __all__ = [
     "Trainer",
     "backpropagate",
     "batch_norm",
+    "class_logits",
     "compute_gradient",
     "constant",
     "cross_entropy",

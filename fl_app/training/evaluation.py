@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fl_app.data import Samples, normalise, pixels
 from fl_app.training.ranking import auroc, balanced_accuracy
+from fl_app.training.rules import class_logits
 
 _CHUNK = 500
 
@@ -23,7 +24,7 @@ class Evaluation:
     """The mean over the samples."""
     balanced_accuracy: float
     auroc: float | None
-    """Of a model with two outputs, where both classes occur; a diverged one has none."""
+    """Of a model of two classes, where both occur; a diverged one has none."""
 
 
 @torch.no_grad()
@@ -36,7 +37,8 @@ def evaluate(
     for start in range(0, len(samples), _CHUNK):
         indices = torch.arange(start, min(start + _CHUNK, len(samples)), device="cpu")
         part = samples.take(indices)
-        logits = model(normalise(pixels(part.inputs, first.device, first.dtype), mean, std))
+        outputs = model(normalise(pixels(part.inputs, first.device, first.dtype), mean, std))
+        logits = class_logits(outputs)
         loss += float(F.cross_entropy(logits, part.labels.to(first.device), reduction="sum"))
         predictions.append(logits.argmax(1))
         if logits.shape[1] == 2:

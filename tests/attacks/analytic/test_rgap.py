@@ -18,7 +18,7 @@ from attacks.analytic import rgap
 from attacks.analytic.chain import INVERTIBLE, as_chain
 from attacks.analytic.rgap import DISAGREEMENT, TURN, _step_back, margin_of, solve_chain
 from attacks.metrics import psnr
-from attacks.score import score
+from attacks.score import layer_errors, score
 from fl_app.models import cnn6, fcn3
 from fl_app.types import Observation, Truth
 
@@ -170,11 +170,11 @@ def test_every_layer_is_solved_for_what_a_forward_pass_gives_it(pixels):
     solved = solve_chain(obs)
     assert [layer.name for layer in solved.layers] == ["6.weight", "4.weight", "2.0.weight", "0.weight"]
     for layer in solved.layers:
-        found = layer.solution.input
+        found = layer.input
         torch.testing.assert_close(found.flatten(), seen[layer.name.removesuffix(".weight")].flatten())
         assert layer.determined
         assert layer.unknowns == found.numel()
-        assert layer.solution.residual < 1e-9
+        assert layer.residual < 1e-9
 
 
 def test_an_output_whose_sign_was_lost_to_rounding_is_tried_on_both_sides(pixels, monkeypatch):
@@ -218,6 +218,22 @@ def test_fcn3_in_float32_is_exact_up_to_rounding_black_pixels_included():
     masks = {name: g != 0 for name, g in obs.update.items()}  # all that a server can tell
     result = rgap()(dataclasses.replace(obs, sent=masks))
     assert float(psnr(result.images, pixels)) > 110
+
+
+def test_the_errors_by_layer_are_relative_to_what_a_forward_pass_gives(pixels):
+    obs = see(small_chain(), pixels)
+    result, truth = rgap()(obs), Truth(inputs=pixels, labels=torch.tensor([1]))
+    names = ["6.weight", "4.weight", "2.0.weight", "0.weight"]
+    assert [layer.name for layer in result.layers] == names
+    assert [layer.unknowns for layer in result.layers] == [10, 12 * 16, 12 * 16, 3 * 36]
+    assert max(layer_errors(result, obs, truth).values()) < 1e-9
+    off = [
+        dataclasses.replace(layer, input=(1 + 0.1 * i) * layer.input) for i, layer in enumerate(result.layers)
+    ]
+    errors = layer_errors(dataclasses.replace(result, layers=off), obs, truth)
+    assert errors == pytest.approx({name: 0.1 * i for i, name in enumerate(names)}, abs=1e-8)
+    with pytest.raises(ValueError, match="one image, the truth has 2"):
+        layer_errors(result, obs, Truth(inputs=torch.cat([pixels, pixels]), labels=torch.tensor([1, 1])))
 
 
 def test_black_parts_of_an_image_leave_zeros_in_every_layer_and_are_no_pruning():
@@ -339,7 +355,9 @@ def test_updates_that_are_no_gradient_of_one_sample_are_refused_with_the_reason(
 def test_images_too_large_to_solve_are_refused_before_anything_is_built():
     model = nn.Sequential(conv(3, 1, 3, 8), *ending(64))
     result = rgap()(see(model, torch.rand(1, 3, 64, 64)))
-    assert "0.weight has 12288 unknowns; the attack solves up to 9000" in result.notes[-1]
+    expected = "the input of 0.weight must have at most 9000 numbers"
+    assert expected in result.notes[-1]
+    assert "got 12288, 3x64x64" in result.notes[-1]
 
 
 def test_rows_that_do_not_sum_to_zero_are_no_cross_entropy(pixels):
@@ -387,4 +405,4 @@ def test_cnn6_d_is_deficient_at_its_narrow_layer():
     narrow = layers["conv2.weight"]
     # more rows than unknowns, of which at least 20 * 20 say what others say
     rows = 20 * 81 + 20 * 12 * 9
-    assert rows > narrow.unknowns > rows - 400 >= narrow.solution.rank
+    assert rows > narrow.unknowns > rows - 400 >= narrow.rank

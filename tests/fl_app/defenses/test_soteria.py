@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fl_app.config import client_parts, server_parts
 from fl_app.defenses import soteria
 from fl_app.models import convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18
-from fl_app.models.residual import ResidualBlock
+from fl_app.models.residual import Layers, ResidualBlock, basic
 from fl_app.overrides import ConfigError
 from fl_app.training import Batch, Step, backpropagate, cross_entropy
 from fl_app.types import Update
@@ -25,7 +25,7 @@ def residual(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
     """A residual block with BatchNorm, a mean over positions, and an output."""
     return nn.Sequential(
         OrderedDict(
-            block=ResidualBlock(3, 12, 2, nn.BatchNorm2d, activation),
+            block=ResidualBlock(3, basic(12, 2), Layers(nn.BatchNorm2d, activation, padded=False)),
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
             output=nn.Linear(12, 4),

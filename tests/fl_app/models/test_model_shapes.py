@@ -9,11 +9,27 @@ import torch
 from torch import nn
 
 import fl_app.models
-from fl_app.models import cnn6, convnet, fcn3, lenet_zhu, mcmahan_cnn, mlp, resnet18, vgg11, vgg13
+from fl_app.models import (
+    cnn6,
+    convnet,
+    fcn3,
+    lenet_zhu,
+    mcmahan_cnn,
+    mlp,
+    resnet18,
+    resnet20,
+    resnet34,
+    resnet50,
+    resnet56,
+    vgg11,
+    vgg13,
+)
 from fl_app.torchvision_cpu import import_torchvision
 
 MODELS = [
-    getattr(fl_app.models, name) for name in fl_app.models.__all__ if name.islower() and name != "build_model"
+    getattr(fl_app.models, name)
+    for name in fl_app.models.__all__
+    if name.islower() and name not in ("build_model", "manipulate_like")
 ]
 SETTINGS = [
     (lenet_zhu, {}),
@@ -30,9 +46,15 @@ SETTINGS = [
     (fcn3, {}),
     (resnet18, {"norm": "batch"}),
     (resnet18, {"norm": "group", "activation": "sigmoid"}),
+    (resnet20, {"strides": False, "activation": "tanh"}),
+    (resnet34, {"norm": "group"}),
+    (resnet50, {}),
+    (resnet56, {"strides": False, "activation": "sigmoid"}),
     (vgg11, {"norm": "group"}),
+    (vgg11, {"norm": "group", "strides": False, "activation": "sigmoid"}),
     (vgg13, {}),
 ]
+RESIDUAL = [resnet18, resnet20, resnet34, resnet50, resnet56]
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +75,8 @@ def size(model: nn.Module) -> int:
         (lenet_zhu, (3, 32, 32), {"activation": "sigmoid"}, 15_826),
         (resnet18, (3, 32, 32), {}, 11_173_962),
         (resnet18, (3, 32, 32), {"norm": "group"}, 11_173_962),
+        (resnet20, (3, 32, 32), {}, 269_722),
+        (resnet56, (3, 32, 32), {}, 853_018),
         (vgg11, (3, 32, 32), {"norm": "none"}, 9_225_610),
         (vgg13, (3, 32, 32), {}, 9_416_010),
         (mcmahan_cnn, (1, 28, 28), {}, 1_663_370),
@@ -125,6 +149,14 @@ def test_initialisation_follows_the_global_generator(model, settings):
 
 
 @pytest.mark.parametrize("model", [cnn6, fcn3])
+def test_one_logit_tells_two_classes_apart_and_no_more(model):
+    network = model(num_classes=2, in_shape=(3, 16, 16), one_logit=True)
+    assert network(torch.rand(2, 3, 16, 16)).shape == (2, 1)
+    with pytest.raises(ValueError, match="one_logit tells two classes apart, got num_classes=3"):
+        model(num_classes=3, in_shape=(3, 16, 16), one_logit=True)
+
+
+@pytest.mark.parametrize("model", [cnn6, fcn3])
 def test_the_models_of_rgap_have_no_bias_and_activations_that_can_be_undone(model):
     network = model(1, (3, 32, 32))
     assert all(name.endswith("weight") for name, _ in network.named_parameters())
@@ -139,15 +171,98 @@ def test_only_batch_norm_brings_buffers(norm):
     assert list(convnet(10, (3, 32, 32), norm="batch").buffers())
 
 
-def test_resnet18_computes_what_torchvision_computes_with_a_small_stem():
-    ours = resnet18(10, (3, 32, 32)).eval()
-    theirs = import_torchvision("models").resnet18(num_classes=10)
+@pytest.mark.parametrize("make", [resnet18, resnet34, resnet50])
+def test_residual_networks_compute_what_torchvision_computes_with_a_small_stem(make):
+    ours = make(10, (3, 32, 32)).eval()
+    theirs = getattr(import_torchvision("models"), make.__name__)(num_classes=10)
     theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     with torch.no_grad():
         for a, b in zip(theirs.parameters(), ours.parameters(), strict=True):
             a.copy_(b)
     x = torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(ours(x), theirs.eval()(x))
+
+
+@pytest.mark.parametrize("make", [resnet34, resnet50])
+def test_residual_networks_have_torchvisions_parameters_but_for_stem_and_head(make):
+    whole = getattr(import_torchvision("models"), make.__name__)()
+    # a stem of 3x3 instead of 7x7, ten classes instead of a thousand
+    expected = size(whole) - 64 * 3 * (49 - 9) - 990 * (whole.fc.in_features + 1)
+    assert size(make(10, (3, 32, 32))) == expected
+
+
+@pytest.mark.parametrize(("make", "blocks"), [(resnet20, 3), (resnet56, 9)])
+@pytest.mark.parametrize("classes", [10, 100])
+def test_the_narrow_form_has_as_many_parameters_as_counting_gives(make, blocks, classes):
+    # 6 n + 1 convolutions of 3x3 without biases, a norm of two numbers a channel after each
+    widths = [16] * (1 + 2 * blocks) + [32] * 2 * blocks + [64] * 2 * blocks
+    expected = sum(9 * a * b + 2 * b for a, b in zip([3, *widths], widths, strict=False))
+    assert size(make(classes, (3, 32, 32))) == expected + 65 * classes
+
+
+def test_a_padded_shortcut_keeps_every_second_position_and_adds_zeros():
+    block = resnet20(10, (3, 8, 8)).eval().stage2[0]
+    with torch.no_grad():
+        block.conv2.weight.zero_()  # only the shortcut is left
+    x = torch.rand(2, 16, 8, 8)
+    expected = torch.zeros(2, 32, 4, 4)
+    for row in range(4):
+        for column in range(4):
+            expected[:, :16, row, column] = x[:, :, 2 * row, 2 * column]
+    torch.testing.assert_close(block(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "norm"), [(vgg11, "none"), (vgg11, "batch"), (vgg13, "none"), (vgg13, "batch")]
+)
+def test_vgg_has_the_convolutions_and_norms_of_torchvision(make, norm):
+    name = make.__name__ + ("_bn" if norm == "batch" else "")
+    theirs = getattr(import_torchvision("models"), name)().features
+    ours = make(10, (3, 32, 32), norm=norm).eval()
+    features = ours[: list(dict(ours.named_children())).index("mean")]
+    with torch.no_grad():
+        for a, b in zip(theirs.parameters(), features.parameters(), strict=True):
+            a.copy_(b)
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(features(x), theirs.eval()(x))
+    assert size(ours) == size(theirs) + 513 * 10
+
+
+@pytest.mark.parametrize("make", [*RESIDUAL, vgg11, vgg13])
+def test_without_strides_no_layer_shrinks_the_image_and_no_parameter_is_gained_or_lost(make):
+    plain = make(10, (3, 12, 12), norm="group")
+    flat = make(10, (3, 12, 12), norm="group", strides=False)
+    sides = []
+    for module in flat.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _, args, output: sides.append(tuple(output.shape[2:])))
+    flat(torch.rand(1, 3, 12, 12))
+    assert set(sides) == {(12, 12)}
+    assert {name: p.shape for name, p in flat.named_parameters()} == {
+        name: p.shape for name, p in plain.named_parameters()
+    }
+    assert not any(isinstance(module, nn.MaxPool2d) for module in flat.modules())
+
+
+@pytest.mark.parametrize("make", [resnet20, resnet50, vgg11])
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_the_form_that_deep_leakage_needs_is_twice_differentiable_as_differences_say(make, activation):
+    network = make(3, (1, 6, 6), norm="group", activation=activation, strides=False).double()
+    weight = next(network.parameters())
+
+    def slope(x: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(network(x), torch.tensor([1]))
+        (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
+        return (gradient * direction).sum()
+
+    direction = torch.randn_like(weight)
+    x = torch.rand(1, 1, 6, 6, dtype=torch.float64, requires_grad=True)
+    (second,) = torch.autograd.grad(slope(x), x)
+    step = torch.randn_like(x)
+    with torch.no_grad():
+        ahead, behind = x + 1e-5 * step, x - 1e-5 * step
+    expected = (slope(ahead) - slope(behind)) / 2e-5
+    torch.testing.assert_close((second * step).sum(), expected, rtol=1e-4, atol=1e-12)
 
 
 def test_lenet_draws_widely_for_the_sigmoid_and_as_torch_does_for_relu():
@@ -189,6 +304,9 @@ def test_refuses_a_number_of_classes_that_is_not_a_count(model, num_classes):
         (resnet18, {"norm": "none"}, "norm must be one of batch, group; got 'none'"),
         (mcmahan_cnn, {"in_shape": (1, 3, 28)}, "H and W at least 4"),
         (cnn6, {"second": 0}, "second must be a positive integer, got 0"),
+        (cnn6, {"one_logit": 1}, "one_logit must be true or false, got 1"),
+        (resnet56, {"strides": "no"}, "strides must be true or false, got 'no'"),
+        (vgg13, {"strides": 2}, "strides must be true or false, got 2"),
     ],
 )
 def test_names_itself_the_rule_and_the_value_when_it_refuses(model, settings, message):

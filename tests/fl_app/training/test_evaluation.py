@@ -62,3 +62,18 @@ def test_one_class_alone_has_no_area():
     found = evaluate(nn.Linear(7, 2), samples.take(samples.labels == 1), (), ())
     assert found.auroc is None
     assert found.balanced_accuracy == found.accuracy
+
+
+def test_one_logit_scores_as_two_of_which_the_first_is_zero():
+    samples, model = rows(2), nn.Linear(7, 1)
+    logit = model(samples.inputs).detach()[:, 0]
+    found = evaluate(model, samples, (), ())
+    both = nn.Linear(7, 2)
+    with torch.no_grad():
+        both.weight.copy_(torch.cat([torch.zeros(1, 7), model.weight]))
+        both.bias.copy_(torch.cat([torch.zeros(1), model.bias]))
+    expected = evaluate(both, samples, (), ())
+    assert found == expected
+    assert found.accuracy == pytest.approx(accuracy_score(samples.labels, logit > 0))
+    assert found.auroc == pytest.approx(roc_auc_score(samples.labels, logit))
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(samples.labels, logit > 0))
