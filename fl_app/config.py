@@ -26,8 +26,8 @@ from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
 from fl_app.secure_client import SecureSettings
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
-from fl_app.strategies import FedSGD, SecureAggregation
-from fl_app.training import LocalData, PublicRound, parameters
+from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
+from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
 
 
@@ -40,7 +40,7 @@ class ServerParts:
     validation: Samples | None
     """Those that choose the best round; they are not among the test samples."""
     histogram: Tensor
-    """How many samples of each class (columns) each client (rows) trains on."""
+    """How many samples of each class or speaker (columns) each client (rows) trains on."""
     model: nn.Module
     spec: ModelSpec
     strategy: FedSGD
@@ -100,14 +100,16 @@ def server_parts(overrides: str) -> ServerParts:
     )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    full = dataset
+    if dataset.vocabulary is not None and cfg.attack.method is not None:
+        raise ConfigError(f"attack: {cfg.attack.name} does not work on transcripts: take attack=none")
+    manipulation = partial(_manipulation, cfg, model, dataset, public, isinstance(strategy, FedAvg))
     dataset, validation = _split(cfg, dataset)
     return ServerParts(
         config=config,
         dataset=dataset,
         validation=validation,
         histogram=label_histogram(
-            dataset.train.labels, _partition(cfg, dataset, cfg.clients), dataset.num_classes
+            dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
         ),
         model=model,
         spec=spec,
@@ -121,7 +123,7 @@ def server_parts(overrides: str) -> ServerParts:
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
         ),
-        attacker=_attacker(cfg, partial(_manipulation, cfg, model, full, public)),
+        attacker=_attacker(cfg, manipulation),
     )
 
 
@@ -172,7 +174,7 @@ def _attacker(
 
 
 def _manipulation(
-    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, attack: Any
+    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, deltas: bool, attack: Any
 ) -> Callable[[nn.Module], Manipulated] | None:
     """Return what ``attack`` does to a model before a client gets it; None if it only watches."""
     if not hasattr(attack, "manipulate"):
@@ -186,6 +188,7 @@ def _manipulation(
         public=pixels(known.inputs, torch.device("cpu"), torch.float32),
         mean=dataset.mean,
         std=dataset.std,
+        deltas=deltas,
     )
     try:
         manipulate(model)  # now, not in the attacked round
@@ -254,7 +257,8 @@ def _vector_parts(
             raise ConfigError(
                 f"{group}: a model with buffers sends more than its vector: take one with GroupNorm"
             )
-    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER)
+    predict = task_of(public).predict
+    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER, predict)
     return {
         "privacy": privacy,
         "aggregation": aggregation,
@@ -332,7 +336,7 @@ def _split(cfg: DictConfig, dataset: Dataset) -> tuple[Dataset, Samples | None]:
 
 def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
     """Return the indices of the samples that each client trains on."""
-    labels, generator = dataset.train.labels, generator_for(cfg.seed, 0, SERVER, "partition")
+    labels, generator = dataset.train.groups, generator_for(cfg.seed, 0, SERVER, "partition")
     try:
         parts = cast(list[Tensor], _build(cfg, "partition")(labels, clients, generator))
     except ValueError as error:
@@ -346,6 +350,8 @@ def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
 
 
 def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], LocalData]:
+    predict = task_of(dataset).predict
+
     @lru_cache(maxsize=1)
     def parts(clients: int) -> list[Tensor]:
         return _partition(cfg, dataset, clients)
@@ -353,7 +359,7 @@ def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], Local
     @lru_cache(maxsize=256)
     def data_of(client: int, clients: int) -> LocalData:
         samples = dataset.train.take(parts(clients)[client])
-        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client)
+        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client, predict)
 
     return data_of
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 WHO = "imprint"
+SMOOTHED, WIDEST = 4, 0.04
+"""Over how many bins to either side quantiles are averaged, and over what share of the values at most."""
 
 
 def measure(images: Tensor, functional: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -17,11 +19,21 @@ def measure(images: Tensor, functional: Tensor, mean: Sequence[float], std: Sequ
 
 
 def quantile_edges(values: Tensor, bins: int) -> list[float]:
-    """Return the inner edges between bins that hold the same share of the measured values."""
+    """Return the inner edges between bins that hold the same share of the measured values.
+
+    Of few values a bin, the shares of others would differ from bin to bin by chance. So a
+    quantile is the mean of the values around its rank, of as many on either side.
+    """
     if len(values) < bins:
         raise ValueError(f"{WHO}: quantiles of {bins} bins need at least as many images, got {len(values)}")
-    edges = torch.quantile(values.double(), _shares(bins))
-    if not (edges.diff() > 0).all():
+    ordered, last = values.double().sort().values, len(values) - 1
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    ranks = (_shares(bins).to(ordered) * last).round().long()
+    most = min(SMOOTHED * len(values) // bins, int(WIDEST * len(values)))
+    reach = torch.minimum(ranks, last - ranks).clamp_max(most)
+    edges = (sums[ranks + reach + 1] - sums[ranks - reach]) / (2 * reach + 1)
+    # not by 0: sums of equal values round differently
+    if not (edges.diff() > 1e-12 * edges.abs().max()).all():
         raise ValueError(f"{WHO}: {bins} bins need as many distinct values; of the images, too many agree")
     return edges.tolist()
 

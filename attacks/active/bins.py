@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from attacks.active.imprint_block import ImprintBlock
-from attacks.active.lone_samples import distinct, judge
+from attacks.active.level_votes import ROUGH, per_feature, signal_by_vote
+from attacks.active.lone_samples import LEVELS, distinct, judge
 from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
@@ -16,6 +17,9 @@ EMPTY = 100
 """In units of rounding: rows that differ by less of the longest row hold the same samples."""
 SLACK = 1e-3
 """How far outside its bin, in bin widths, or outside [0, 1] rounding may put a sample."""
+
+MOST_ROUNDED = 0.5
+"""A signal that rounding changed by a larger share is not looked for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,6 +33,8 @@ class Bins:
     """Which bins (K,) hold any sample, and exactly one."""
     decided: bool
     """Whether the occupied bins that are not single are mixtures; or else nothing is known of them."""
+    shown: Tensor
+    """Which bins (K,) are taken for images: single ones, or the strongest where nothing is decided."""
     labels: Tensor
     """Of single samples (K,), -1 where it is not known."""
     notes: tuple[str, ...]
@@ -41,6 +47,8 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
     occupied = _lengths(vectors, signals) > _rounding(obs, path, weight, bias, block)
     divisible = occupied & (signals != 0)
     inputs = torch.where(divisible[:, None], vectors / signals[:, None], torch.nan)
+    if obs.local_steps is not None:
+        inputs, signals = _sharpened(obs, problem, path, block, vectors, signals, divisible)
     candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
     if obs.local_steps is not None and obs.local_steps > 1:
         # rows drift apart: a sample shows faintly in bins below its own, where it stands alone, too
@@ -65,7 +73,18 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
         *verdicts.notes,
         *_about_steps(obs, path, block, inputs[single if single.any() else divisible]),
     )
-    return Bins(inputs, occupied, single, verdicts.decided, labels, notes)
+    shown = single if verdicts.decided else _strongest(vectors, divisible, obs.batch_size)
+    return Bins(inputs, occupied, single, verdicts.decided, shown, labels, notes)
+
+
+def _strongest(vectors: Tensor, divisible: Tensor, most: int | None) -> Tensor:
+    """Return the bins (K,) with the longest vectors, ``most`` of those that can be divided; None: all."""
+    chosen = divisible.clone()
+    if most is not None and int(divisible.sum()) > most:
+        lengths = torch.where(divisible, vectors.norm(dim=1), -1.0)
+        chosen[:] = False
+        chosen[lengths.topk(most).indices] = True
+    return chosen
 
 
 def block_rows(obs: Observation, problem: Problem, path: str) -> tuple[Tensor, Tensor]:
@@ -102,6 +121,34 @@ def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: 
     # a delta is a difference of weights, and these are rounded, too
     started = _lengths(block.rows.weight.detach().double(), block.rows.bias.detach().double())
     return bound + 2 * unit * started.to(bound.device)
+
+
+def _sharpened(
+    obs: Observation,
+    problem: Problem,
+    path: str,
+    block: ImprintBlock,
+    vectors: Tensor,
+    signals: Tensor,
+    divisible: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the inputs and signals of a delta, by the levels of photographs where it has them.
+
+    Its weights are rounded, and biases most of all, being larger. So the pixels vote on the
+    signal, and are then moved to their levels.
+    """
+    inputs = torch.where(divisible[:, None], vectors / signals[:, None], torch.nan)
+    signals, (mean, std) = signals.clone(), per_feature(problem)
+    unit = torch.finfo(obs.update[f"{path}.rows.bias"].dtype).eps
+    sizes = block.rows.bias.detach().double().abs().to(signals.device)
+    rounding = (obs.local_steps or 1) * unit * (sizes + torch.cat([sizes[1:], sizes.new_zeros(1)]))
+    for i in divisible.nonzero().flatten().tolist():
+        within = min(float(rounding[i] / signals[i].abs()), MOST_ROUNDED)
+        signal = signal_by_vote(vectors[i], mean, std, given=float(signals[i]), within=within, majority=ROUGH)
+        if signal is not None:
+            levels = (LEVELS * (vectors[i] / signal * std + mean)).round()
+            inputs[i], signals[i] = (levels / LEVELS - mean) / std, signal
+    return inputs, signals
 
 
 def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: ImprintBlock) -> Tensor:

@@ -1,9 +1,10 @@
 """What a client can see of a manipulated model before it trains on it.
 
-Each check is a number per layer and a threshold that no honest model reached, trained or
+Each check is a number per layer and a threshold above those of honest models, trained or
 not. Checks of the weights name the known attacks; those of behaviour, on the client's own
 data, hold against weights that are disguised: rows can only sort samples into bins if
-they rise and fall together.
+they rise and fall together. Groups are counted, not shares: a few bad rows among many
+honest ones are enough for an attack.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 WHO = "inspect_model"
 ROWS, COLUMNS = 8, 16
 """Smaller layers are not judged: there, chance makes rows parallel."""
-MOST_ROWS = 512
+MOST_ROWS = 4096
 """Of larger layers so many rows are looked at, evenly spread."""
+SKETCH = 64
+"""Rows are compared by so many random projections: parallel rows have parallel ones."""
 SILENT = 0.05
 """A unit that is active on a smaller share of the inputs is silent."""
-COSINE = 0.98
-"""Rows are parallel above this."""
+PARALLEL_ROWS, PARALLEL_COLUMNS, IN_STEP = 0.98, 0.999, 0.99
+"""Cosines above which rows, columns and units over the inputs are taken for the same.
+
+An attack can disguise its rows, but hardly its columns: samples must have the same error
+signal in all of its units. Training on one or two classes makes honest columns alike, too.
+"""
 
 
 class Check(NamedTuple):
@@ -34,21 +42,26 @@ class Check(NamedTuple):
 
 
 CHECKS: Mapping[str, Check] = {
-    "parallel rows": Check(0.25, "this share of the rows are copies of others, up to scale"),
-    "rank one": Check(0.6, "this share of the weights' energy is in a single direction"),
+    "parallel rows": Check(5.0, "so many rows are copies of one, up to scale"),
+    "parallel columns": Check(5.0, "so many units lead on by copies of the same weights, up to scale"),
+    "rank one": Check(0.95, "this share of the weights' energy is in a single direction"),
     "lone weights": Check(0.25, "this share of the rows have at most one weight: they pass inputs on"),
-    "even signs": Check(5.0, "deviations by which the rows' negative weights are more even than tosses"),
-    "far biases": Check(5.0, "a bias is this many times as large as its row's weights together"),
+    "even signs": Check(0.1, "the rows' negative weights vary by so much less than tosses, beyond chance"),
+    "even sums": Check(
+        0.1, "the rows' sums vary by so much less than those of random weights, beyond chance"
+    ),
+    "far biases": Check(2.0, "a bias is this many times as large as its row's weights together"),
     "image-wide layer": Check(0.5, "a linear layer as wide as the image, beside convolutions"),
-    "silent units": Check(0.5, "this share of the units are active on less than 1 in 20 inputs"),
-    "units in step": Check(0.8, "the units' mean correlation over the inputs"),
+    "silent units": Check(0.8, "this share of the units are active on less than 1 in 20 inputs"),
+    "units in step": Check(0.95, "the units' mean correlation over the inputs"),
+    "group in step": Check(32.0, "so many units rise and fall with one over the inputs"),
     "other architecture": Check(0.5, "this many parameters are not those of the expected model"),
 }
 """By name. Numbers above the threshold are findings."""
 
 
 class Finding(NamedTuple):
-    """A number that no honest model has."""
+    """A number that honest models rarely have."""
 
     layer: str
     check: str
@@ -70,8 +83,8 @@ def inspect_model(
     """Return what is suspicious in a model, nothing if it looks honest.
 
     ``inputs`` (N, C, H, W) are the client's own, as the model sees them, 32 or more; without
-    them noise of shape ``in_shape`` is taken, and without either only weights are looked
-    at. ``expected`` is the architecture that was agreed on, with any weights.
+    them `smooth_noise` of shape ``in_shape`` is taken, and without either only weights are
+    looked at. ``expected`` is the architecture that was agreed on, with any weights.
     """
     return tuple(
         found
@@ -91,16 +104,20 @@ def measure_layers(
     if inputs is not None and (inputs.ndim < 2 or len(inputs) < 2):
         raise ValueError(f"{WHO}: inputs must be a batch of two or more, got {tuple(inputs.shape)}")
     if inputs is None and in_shape is not None:
-        generator = torch.Generator(device="cpu").manual_seed(0)
-        inputs = torch.randn((64, *in_shape), generator=generator, device="cpu")
+        inputs = smooth_noise(64, in_shape)
     shape = tuple(inputs.shape[1:]) if inputs is not None else None
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
     }
     found = []
     for name, layer in layers.items():
-        rows = layer.weight.detach().double().flatten(1)
+        rows = layer.weight.detach().flatten(1)
+        if rows.shape[1] >= COLUMNS:
+            found.append(Finding(name, "parallel rows", _largest_group(rows, PARALLEL_ROWS)))
+        if rows.shape[0] >= ROWS and isinstance(layer, nn.Linear):
+            found.append(Finding(name, "parallel columns", _parallel_columns(rows)))
         if rows.shape[0] >= ROWS and rows.shape[1] >= COLUMNS:
+            rows = rows.double()
             found += [Finding(name, check, number(layer, rows)) for check, number in _OF_WEIGHTS.items()]
     if shape is not None:
         found += _image_wide(layers, math.prod(shape))
@@ -111,12 +128,44 @@ def measure_layers(
     return found
 
 
-def _parallel_rows(layer: nn.Module, rows: Tensor) -> float:
-    some = _some(rows)
-    some = some[some.norm(dim=1) > 0]
-    unit = some / some.norm(dim=1, keepdim=True)
-    cosines = (unit @ unit.t()).abs().fill_diagonal_(0)
-    return float((cosines > COSINE).any(dim=1).double().mean()) if len(some) > 1 else 0.0
+def smooth_noise(count: int, in_shape: Sequence[int]) -> Tensor:
+    """Return Gaussian inputs of deviation 1, the same each time.
+
+    Amplitudes of images (C, H, W) fall with the frequency, as those of photographs do: rows
+    that differ only where photographs have nothing are still in step over them.
+    """
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    noise = torch.randn((count, *in_shape), generator=generator, device="cpu")
+    if len(in_shape) < 3:
+        return noise
+    height, width = in_shape[-2:]
+    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width))
+    spectrum = torch.fft.rfft2(noise) / frequency.clamp_min(1 / max(height, width))
+    smooth = torch.fft.irfft2(spectrum, s=(height, width))
+    return smooth / smooth.std()
+
+
+def _parallel_columns(rows: Tensor) -> float:
+    # what is added to all logits alike changes nothing behind a softmax: columns may hide in it
+    both = (rows.t(), (rows - rows.mean(dim=0)).t())
+    return max(_largest_group(columns, PARALLEL_COLUMNS) for columns in both)
+
+
+def _largest_group(rows: Tensor, cosine: float) -> float:
+    """Return how many rows are parallel to the one that has most, itself included; zeros do not count."""
+    rows = _some(rows).float()
+    if rows.shape[1] > SKETCH:
+        generator = torch.Generator(device="cpu").manual_seed(0)
+        rows = rows @ torch.randn(rows.shape[1], SKETCH, generator=generator, device="cpu").to(rows)
+    lengths = rows.norm(dim=1, keepdim=True)
+    unit = (rows / lengths)[lengths.flatten() > 0]
+    if not len(unit):
+        return 0.0
+    return float(max(((part @ unit.t()).abs() > cosine).sum(dim=1).max() for part in unit.split(1024)))
+
+
+def _some(rows: Tensor) -> Tensor:
+    return rows[:: max(1, -(-len(rows) // MOST_ROWS))]
 
 
 def _rank_one(layer: nn.Module, rows: Tensor) -> float:
@@ -135,33 +184,40 @@ def _lone_weights(layer: nn.Module, rows: Tensor) -> float:
 
 
 def _even_signs(layer: nn.Module, rows: Tensor) -> float:
-    """Return how surely the numbers of negative weights in the rows vary less than coin tosses would."""
+    """Return how much less than coin tosses the numbers of negative weights in the rows vary."""
     filled = (rows != 0).sum(dim=1).double()
     deviation = ((rows < 0).sum(dim=1) - filled / 2).std()
-    ratio = float(deviation / (filled.mean().sqrt() / 2).clamp_min(1e-300))
-    # the deviation of m tosses is itself known up to one part in sqrt(2 (m - 1))
-    return max(0.0, 1 - ratio) * math.sqrt(2 * (len(rows) - 1))
+    return _beyond_chance(float(deviation / (filled.mean().sqrt() / 2).clamp_min(1e-300)), len(rows))
+
+
+def _even_sums(layer: nn.Module, rows: Tensor) -> float:
+    """Return how much less than those of weights with tossed signs the rows' sums vary."""
+    expected = rows.square().sum(dim=1).mean().sqrt().clamp_min(1e-300)
+    return _beyond_chance(float(rows.sum(dim=1).std() / expected), len(rows))
+
+
+def _beyond_chance(ratio: float, rows: int) -> float:
+    """Return by how much a ratio of deviations is below 1, less five of its own deviations."""
+    # that of m draws is known up to one part in sqrt(2 (m - 1))
+    return max(0.0, 1 - ratio - 5 / math.sqrt(2 * (rows - 1)))
 
 
 def _far_biases(layer: nn.Module, rows: Tensor) -> float:
     bias = getattr(layer, "bias", None)
     lengths = rows.norm(dim=1)
-    if bias is None or not lengths.any():
+    filled = lengths > 0
+    if bias is None or not filled.any():
         return 0.0
-    return float((bias.detach().double().abs() / lengths)[lengths > 0].max())
+    return float((bias.detach().double().abs() / lengths)[filled].max())
 
 
 _OF_WEIGHTS: Mapping[str, Callable[[nn.Module, Tensor], float]] = {
-    "parallel rows": _parallel_rows,
     "rank one": _rank_one,
     "lone weights": _lone_weights,
     "even signs": _even_signs,
+    "even sums": _even_sums,
     "far biases": _far_biases,
 }
-
-
-def _some(rows: Tensor) -> Tensor:
-    return rows[:: -(-len(rows) // MOST_ROWS)]
 
 
 def _image_wide(layers: Mapping[str, nn.Module], features: int) -> list[Finding]:
@@ -181,26 +237,34 @@ def _behaviour(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor
     # the last one gives the logits, which no activation follows and few directions fill
     for name in list(outputs)[:-1]:
         values = outputs[name]
-        if values.shape[1] < ROWS:
-            continue
-        if isinstance(layers[name], nn.Linear):
+        # what is the same for all inputs is not in step with anything
+        moving = values.t() - values.t().mean(dim=1, keepdim=True)
+        moving = moving[moving.norm(dim=1) > 1e-6 * values.t().norm(dim=1)]
+        found.append(Finding(name, "group in step", _largest_group(moving, IN_STEP)))
+        if values.shape[1] >= ROWS:
             active = (values > 0).double().mean(dim=0)
             found.append(Finding(name, "silent units", float((active < SILENT).double().mean())))
-            found.append(Finding(name, "units in step", _mean_correlation(values)))
+            found.append(Finding(name, "units in step", _mean_correlation(moving)))
     return found
 
 
 def _outputs(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> dict[str, Tensor]:
-    """Return what each linear layer gives (N, units) in eval mode, in the order of calls."""
+    """Return what each layer gives (N, units) in eval mode, in the order of calls.
+
+    Convolutions count where they see the whole image at once: elsewhere, neighbouring
+    positions make honest channels alike.
+    """
     found: dict[str, Tensor] = {}
 
     def note(name: str, output: Tensor) -> None:
-        found.setdefault(name, output.detach().double().flatten(1))
+        if isinstance(layers[name], nn.Linear):
+            found.setdefault(name, output.detach().double().flatten(0, -2))
+        elif output.shape[-2:].numel() == 1:
+            found.setdefault(name, output.detach().double().flatten(1))
 
     handles = [
         layer.register_forward_hook(lambda _, args, output, name=name: note(name, output))
         for name, layer in layers.items()
-        if isinstance(layer, nn.Linear)
     ]
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -214,15 +278,13 @@ def _outputs(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) 
     return found
 
 
-def _mean_correlation(values: Tensor) -> float:
-    values = _some(values.t())
-    values = values - values.mean(dim=1, keepdim=True)
-    lengths = values.norm(dim=1, keepdim=True)
-    unit = (values / lengths.clamp_min(1e-300))[lengths.flatten() > 0]
+def _mean_correlation(moving: Tensor) -> float:
+    """Return the mean absolute correlation of units (M, N) that are centred."""
+    unit = F.normalize(_some(moving), dim=1).float()
     if len(unit) < 2:
         return 0.0
-    cosines = (unit @ unit.t()).abs()
-    return float((cosines.sum() - len(unit)) / (len(unit) * (len(unit) - 1)))
+    total = sum(float((part @ unit.t()).abs().sum()) for part in unit.split(1024))
+    return (total - len(unit)) / (len(unit) * (len(unit) - 1))
 
 
 def _other_parameters(model: nn.Module, expected: nn.Module) -> float:

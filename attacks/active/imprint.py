@@ -12,24 +12,31 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from attacks.active.bin_edges import LAWS, law_edges, lowest_value, measure, quantile_edges
 from attacks.active.bins import Bins, read_bins
-from attacks.active.imprint_block import ImprintBlock, add_imprint, find_block, functional_weights
+from attacks.active.imprint_block import (
+    GAIN,
+    GAIN_OF_GRADIENTS,
+    ImprintBlock,
+    add_imprint,
+    check_gain,
+    find_block,
+    functional_weights,
+)
 from attacks.active.pruned_bins import read_pruned_bins
+from attacks.active.pruned_rows import is_pruned
 from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
-from attacks.knowledge import travelled
 from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Observation
+from fl_app.types import Manipulated, Observation
 
 WHO = "imprint"
 QUANTILES = "quantiles"
-HOLES = 0.02
-"""A smaller share of zeros is chance: a small step may round to nothing."""
 
 
 def imprint(
@@ -38,6 +45,7 @@ def imprint(
     edges: str | Sequence[float] = QUANTILES,
     adaptive: bool = True,
     seed: int = 0,
+    gain: float | None = None,
 ) -> Imprint:
     """Plant a block of ``bins`` bins, and read images off the update of a client that trained with it.
 
@@ -45,16 +53,21 @@ def imprint(
     by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law of
     their mean and deviation, or the inner edges themselves. With ``adaptive`` a pruned
     update is read where entries survive; without, what was not sent counts as zero.
+    ``gain`` enlarges the rows' gradient: noise drowns in it, and the rounding of weights in a
+    delta. The smaller, the less do several local steps move the edges. None: as the client sends deltas
+    or not, 16 or 2^20.
     """
     if bins < 2:
         raise ValueError(f"{WHO}: bins must be at least 2, got {bins}")
     functional_weights(functional, (1, 1, 1), seed)
+    if gain is not None:
+        check_gain(gain)
     if isinstance(edges, str) and edges not in (QUANTILES, *LAWS):
         choices = ", ".join((QUANTILES, *LAWS))
         raise ValueError(f"{WHO}: edges must be one of {choices}, or {bins - 1} numbers; got {edges!r}")
     if not isinstance(edges, str) and len(edges) != bins - 1:
         raise ValueError(f"{WHO}: {bins} bins have {bins - 1} inner edges, got {len(edges)}")
-    return Imprint(bins, functional, edges if isinstance(edges, str) else tuple(edges), adaptive, seed)
+    return Imprint(bins, functional, edges if isinstance(edges, str) else tuple(edges), adaptive, seed, gain)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +79,7 @@ class Imprint:
     edges: str | tuple[float, ...]
     adaptive: bool
     seed: int
+    gain: float | None
 
     def plant(
         self,
@@ -89,12 +103,14 @@ class Imprint:
         moments: tuple[float, float] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        deltas: bool = True,
     ) -> dict[str, object]:
         """Return what `add_imprint` needs to build the block, as plain data.
 
         ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands that are not the
         victims'; ``moments`` are mean and deviation of the functional, for a law without
         images. The model sees ``(pixel - mean) / std``, or pixels if these are None.
+        ``deltas`` says whether the client takes local steps.
         """
         channels = in_shape[0]
         mean, std = mean or [0.0] * channels, std or [1.0] * channels
@@ -108,13 +124,32 @@ class Imprint:
             "edges": edges,
             "floor": floor,
             "seed": self.seed,
+            "gain": self.gain or (GAIN if deltas else GAIN_OF_GRADIENTS),
         }
+
+    def manipulate(
+        self,
+        model: nn.Module,
+        *,
+        in_shape: Sequence[int],
+        public: Tensor,
+        mean: Sequence[float],
+        std: Sequence[float],
+        deltas: bool,
+    ) -> Manipulated:
+        """Return the planted model, and how a client builds it."""
+        settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas)
+        planted = add_imprint(copy.deepcopy(model), **settings)  # type: ignore[arg-type]
+        return Manipulated(planted, {"imprint": settings})
 
     def read(self, obs: Observation) -> Bins:
         """Read every bin of an update that was made with the planted model."""
         problem, path, block = self._premises(obs)
-        if self.adaptive and _is_pruned(obs, path):
-            return read_pruned_bins(obs, problem, path)
+        if self.adaptive and is_pruned(obs, f"{path}.rows", math.prod(problem.input_shape)):
+            found = read_pruned_bins(obs, problem, path)
+            if found.single.any():
+                return found
+        # zeros of an update that was only rounded, or too few survivors to go by
         return read_bins(obs, problem, path, block)
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
@@ -125,9 +160,8 @@ class Imprint:
                 problem, f"nothing of {path}.rows.weight was sent, or no sample has an error signal"
             )
         found = self.read(obs)
-        shown = found.single if found.decided else found.occupied & found.inputs.isfinite().all(dim=1)
-        inputs = found.inputs[shown].view(-1, *problem.input_shape)
-        labels = found.labels[shown]
+        inputs = found.inputs[found.shown].view(-1, *problem.input_shape)
+        labels = found.labels[found.shown]
         return Reconstruction(
             images=problem.to_pixels(inputs).clamp(0, 1).to(problem.target.dtype),
             labels=labels if len(labels) and (labels >= 0).all() else None,
@@ -167,10 +201,3 @@ class Imprint:
             raise ValueError(f"{WHO}: the update must have the block's rows; {', '.join(missing)} missing")
         problem = as_problem(dataclasses.replace(obs, local_steps=None), who=WHO)
         return problem, path, block
-
-
-def _is_pruned(obs: Observation, path: str) -> bool:
-    """Return whether entries are missing in rows that were sent; a row of zeros is one without samples."""
-    sent = travelled(obs, f"{path}.rows.weight")
-    live = sent[obs.update[f"{path}.rows.weight"].any(dim=1)]
-    return float((~live).double().mean()) > HOLES if len(live) else False

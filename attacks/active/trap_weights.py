@@ -15,46 +15,30 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attacks.active.lone_samples import SAME, distinct, judge
 from attacks.active.passage import LinearCall, first_linear_call, pass_pixels
+from attacks.active.pruned_rows import is_pruned
+from attacks.active.pruned_traps import read_pruned_rows
+from attacks.active.traps import Rows, read_rows
 from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Observation
+from fl_app.types import Manipulated, Observation
 
 WHO = "trap_weights"
-SILENT = 100
-"""In units of rounding: rows whose bias moved by less of the largest hold no sample."""
-SLACK = 1e-3
-"""How far outside [0, 1] rounding may put a pixel."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-    """What the rows of the trapped layer give away."""
-
-    active: Tensor
-    single: Tensor
-    """Which rows (M,) hold any sample, and exactly one."""
-    decided: bool
-    """Whether active rows that are not single are mixtures; or else nothing is known of them."""
-    pixels: Tensor
-    """The distinct images of single rows (K, features); of all active rows if nothing is decided."""
-    labels: Tensor
-    """Of these (K,), -1 where it is not known."""
-    notes: tuple[str, ...]
-
-
-def trap_weights(scale: float = 0.97, seed: int = 0) -> TrapWeights:
+def trap_weights(scale: float = 0.97, seed: int = 0, adaptive: bool = True) -> TrapWeights:
     """Plant rows that few samples activate, and read images off the update of a client that trained on them.
 
     ``scale`` is the size of the positive half relative to the negative one: the smaller, the
     fewer samples activate a row. The layer must see the flattened image, or see it through
     convolutions that can pass it on: stride 1, padded to keep its size, at least as many channels.
+    With ``adaptive`` the rows of a pruned update are merged where they agree; without, what
+    was not sent counts as zero.
     """
     if not 0 < scale <= 1:
         raise ValueError(f"{WHO}: scale must be in (0, 1], got {scale}")
-    return TrapWeights(scale, seed)
+    return TrapWeights(scale, seed, adaptive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +47,7 @@ class TrapWeights:
 
     scale: float
     seed: int
+    adaptive: bool
 
     def plant(
         self,
@@ -99,17 +84,38 @@ class TrapWeights:
             layer.bias.copy_(size * offsets)
         return planted
 
+    def manipulate(
+        self,
+        model: nn.Module,
+        *,
+        in_shape: Sequence[int],
+        public: Tensor,
+        mean: Sequence[float],
+        std: Sequence[float],
+        deltas: bool,
+    ) -> Manipulated:
+        """Return the planted model, built as the honest one; ``public`` and ``deltas`` make no difference."""
+        return Manipulated(self.plant(model, in_shape, mean=mean, std=std), {})
+
     def read(self, obs: Observation) -> Rows:
         """Read every row of an update that was made with the planted model."""
         problem, call = _premises(obs)
-        return _read_rows(obs, problem, call)
+        features = torch.Size(problem.input_shape).numel()
+        if not (self.adaptive and is_pruned(obs, call.name, features)):
+            return read_rows(obs, problem, call)
+        found = read_pruned_rows(obs, problem, call)
+        if call.sees_pixels:  # the gradient of a black one is zero, too: perhaps nothing was withheld
+            whole = read_rows(obs, problem, call)
+            if int((whole.labels >= 0).sum()) >= len(found.pixels):
+                return whole
+        return found
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
         problem, call = _premises(obs)
-        if not obs.update[f"{call.name}.bias"].any():
-            return refusal(problem, f"nothing of {call.name}.bias was sent, or no sample activates a row")
-        found = _read_rows(obs, problem, call)
+        if not obs.update[f"{call.name}.weight"].any():
+            return refusal(problem, f"nothing of {call.name}.weight was sent, or no sample activates a row")
+        found = self.read(obs)
         labels = found.labels if len(found.labels) and (found.labels >= 0).all() else None
         images = found.pixels.view(-1, *problem.input_shape).clamp(0, 1).to(problem.target.dtype)
         return Reconstruction(images=images, labels=labels, notes=(*problem.notes, *found.notes))
@@ -138,48 +144,3 @@ def _premises(obs: Observation) -> tuple[Problem, LinearCall]:
     if missing:
         raise ValueError(f"{WHO}: the update must have the first linear layer; {', '.join(missing)} missing")
     return problem, call
-
-
-def _read_rows(obs: Observation, problem: Problem, call: LinearCall) -> Rows:
-    weight, bias = (
-        obs.update[f"{call.name}.{part}"].detach().to(problem.device).double() for part in ("weight", "bias")
-    )
-    rounding = torch.finfo(obs.update[f"{call.name}.bias"].dtype).eps
-    active = bias.abs() > SILENT * rounding * bias.abs().max()
-    rows = active.nonzero().flatten()
-    pixels = call.pixels(weight[rows] / bias[rows, None], problem)
-    valid = ((pixels > -SLACK) & (pixels < 1 + SLACK)).all(dim=1)
-    rows, seen = rows[valid], pixels[valid]
-    # one row for each image: rows that agree are replayed once
-    unique = distinct(seen)
-    inputs = problem.to_inputs(seen[unique].view(-1, *problem.input_shape)).flatten(1)
-    verdicts = judge(
-        obs,
-        problem,
-        layer=call.name,
-        inputs=inputs,
-        pixels=seen[unique],
-        rows=rows[unique],
-        signals=bias[rows[unique]],
-        noise=bias.abs().max() / bias[rows[unique]].abs(),
-    )
-    images = seen[unique][verdicts.single]
-    alone = _agree(seen, images)
-    single = torch.zeros_like(active)
-    single[rows[alone]] = True
-    notes = (
-        f"{len(bias)} rows: {int(single.sum())} hold exactly one sample, {len(images)} of them distinct; "
-        f"{int((active & ~single).sum())} {'are mixed' if verdicts.decided else 'hold one or more'}, "
-        f"{int((~active).sum())} are silent",
-        *verdicts.notes,
-    )
-    if not verdicts.decided:
-        return Rows(active, single, False, seen[unique], verdicts.labels, notes)
-    return Rows(active, single, True, images, verdicts.labels[verdicts.single], notes)
-
-
-def _agree(pixels: Tensor, images: Tensor) -> Tensor:
-    found = torch.zeros(len(pixels), dtype=torch.bool, device=pixels.device)
-    for image in images:
-        found |= (pixels - image).square().mean(dim=1).sqrt() < SAME
-    return found

@@ -1,8 +1,17 @@
 """Which classes a client trained on, read off the gradient of the output layer."""
 
-from attacks.labels.counts import fill_batch
+from attacks.labels.counts import count_samples, fill_batch
 from attacks.labels.idlg import idlg_label
 from attacks.labels.output_layer import OutputGradient, output_gradient
+from attacks.labels.rlg import rlg
 from attacks.labels.yin import yin_labels
 
-__all__ = ["OutputGradient", "fill_batch", "idlg_label", "output_gradient", "yin_labels"]
+__all__ = [
+    "OutputGradient",
+    "count_samples",
+    "fill_batch",
+    "idlg_label",
+    "output_gradient",
+    "rlg",
+    "yin_labels",
+]

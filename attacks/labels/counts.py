@@ -23,3 +23,22 @@ def fill_batch(labels: Tensor, rows: Tensor, batch_size: int) -> Tensor:
     for _ in range(batch_size - len(labels)):
         counts[(pull / counts).argmax()] += 1
     return labels.repeat_interleave(counts.long())
+
+
+def count_samples(labels: Tensor, evidence: Tensor, batch_size: int | None) -> Tensor | None:
+    """Return how many samples each of ``labels`` has, or None where the evidence does not say.
+
+    ``evidence`` is the gradient of the output layer's bias, or the sums of its rows: each sample
+    lowers that of its class by about the same below the mean of absent classes. The numbers count only
+    if each is rounded by less than a quarter and together they make ``batch_size``.
+    """
+    if batch_size is None or len(labels) > batch_size:
+        return None
+    if len(labels) == batch_size:
+        return torch.ones_like(labels)
+    absent = torch.ones_like(evidence, dtype=torch.bool).index_fill(0, labels, False)
+    pull = (evidence[absent].mean() if absent.any() else 0.0) - evidence[labels]
+    counts = batch_size * pull / pull.sum()
+    rounded = counts.round()
+    clear = bool(((counts - rounded).abs() < 0.25).all()) and bool((rounded >= 1).all())
+    return rounded.long() if clear and int(rounded.sum()) == batch_size else None

@@ -74,7 +74,7 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
 
 def settings(name: str):
     cfg = OmegaConf.load(Path(__file__).parents[2] / "conf" / "attack" / f"{name}.yaml")
-    return OmegaConf.create({"attack": cfg}).attack
+    return OmegaConf.create({"attack": cfg, "seed": 0}).attack
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "none"])

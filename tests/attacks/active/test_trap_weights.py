@@ -8,6 +8,7 @@ from attacks.active import trap_weights
 from attacks.active.trap_weights import trap_rows
 from attacks.metrics import match, psnr
 from fl_app.models import convnet, lenet_zhu, mlp
+from fl_app.transforms import drop_smallest, keep_topk, prune_dual
 
 SHAPE = (3, 8, 8)
 
@@ -45,6 +46,60 @@ def test_rows_that_one_sample_activates_are_found_and_read(victims, train, setti
     assert [i for i in range(10) if pairs[i] is not None] == owners.tolist()
     assert psnr(result.images[[pairs[i] for i in owners]].double(), pixels[owners]).min() > least
     torch.testing.assert_close(result.labels[[pairs[i] for i in owners]], labels[owners])
+
+
+@pytest.mark.parametrize("build", [lambda: mlp(10, SHAPE, hidden=(128,)), behind_convolutions])
+@pytest.mark.parametrize(
+    ("prune", "gain"), [(keep_topk(0.05), 0), (prune_dual(0.02, 0.92), 10), (drop_smallest(0.93), 0)]
+)
+def test_pruned_rows_of_one_sample_are_merged(victims, train, settings, ctx, build, prune, gain):
+    pixels, labels = victims(4, 2, levels=True), torch.arange(4)
+    planted = trap_weights(scale=0.85).plant(build(), **settings)
+    obs = train(planted, pixels, labels)
+    weight = "hidden1.weight" if "hidden1.weight" in obs.update else "5.weight"
+    update, _ = prune.apply(obs.update, prune.init(obs.update), ctx)
+    # brute force: which samples are alone in which rows, and how much the best of these shows
+    active = pixels.flatten(1) @ trap_rows(128, 192, 0.85, 0).t() > 0
+    owner = torch.where(active.sum(dim=0) == 1, active.double().argmax(dim=0), -1)
+    survivors = (update[weight][:, :192] != 0).sum(dim=1)
+    pruned = dataclasses.replace(obs, update=update)
+    result, plain = (trap_weights(scale=0.85, adaptive=way)(pruned) for way in (True, False))
+    assert any("adaptive" in note for note in result.notes)
+    assert not any("adaptive" in note for note in plain.notes)
+    assert len(result.images) >= 2
+    gained = []
+    for image in result.images.double().flatten(1):
+        exact = ((pixels.flatten(1) - image).abs() < 1e-4).sum(dim=1)
+        nearest = int(exact.argmax())
+        assert exact[nearest] >= 24
+        assert exact.sort().values[-2] < 10  # nothing of another sample
+        gained.append(int(exact[nearest] - survivors[owner == nearest].max()))
+    # of the largest alone top-k keeps most in the largest row; dual pruning, more in others
+    assert max(gained) >= gain
+
+
+def test_biases_that_were_withheld_are_voted_on(victims, train, settings, ctx):
+    attack = trap_weights(scale=0.85)
+    pixels = victims(4, 2, levels=True)
+    obs = train(attack.plant(mlp(10, SHAPE, hidden=(128,)), **settings), pixels, torch.arange(4))
+    prune = drop_smallest(0.9)
+    update, _ = prune.apply(obs.update, prune.init(obs.update), ctx)
+    update["hidden1.bias"] = torch.zeros_like(update["hidden1.bias"])
+    rows = attack.read(dataclasses.replace(obs, update=update))
+    assert len(rows.pixels) >= 3
+    assert any(note.startswith(f"{len(rows.pixels)} error signals were not sent") for note in rows.notes)
+    for image in rows.pixels:
+        assert ((pixels.flatten(1) - image).abs() < 1e-4).double().mean(dim=1).max() > 0.5
+
+
+def test_black_pixels_are_not_taken_for_withheld_ones(victims, train, settings):
+    attack = trap_weights(scale=0.85)
+    planted = attack.plant(behind_convolutions(), **settings)
+    pixels = victims(10, 2)
+    pixels[:, :, :3] = 0
+    obs = train(planted, pixels, torch.arange(10))
+    lone = (pixels.flatten(1) @ trap_rows(128, 192, 0.85, 0).t() > 0).sum(dim=0) == 1
+    torch.testing.assert_close(attack.read(obs).single, lone)
 
 
 def test_half_of_each_row_is_negative_and_the_rest_is_smaller():

@@ -1,0 +1,65 @@
+"""Entries of rows that were withheld, guessed: pictures are smooth, and pruning has a rule.
+
+An entry that top-k withholds is not larger than the smallest that it sends. Within that
+bound rows, being sums of samples, are chosen so that their differences are smooth pictures.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.knowledge import gradient_unit
+from attacks.optimisation.withheld import withheld_entries
+from fl_app.types import Observation
+
+SWEEPS = 400
+COLOUR = 0.9
+"""How much of what stands out from its neighbours in the other colours does so in this one."""
+
+
+def largest_withheld(obs: Observation, name: str) -> Tensor:
+    """Return how large withheld entries of a parameter can be, infinity if they may have any size.
+
+    Dual pruning withholds large ones, too. Which of the two an entry is cannot be told beforehand,
+    and a guess that grows from zero would stay on the wrong side.
+    """
+    entries = obs.update[name]
+    found = withheld_entries(obs, (name,))
+    if found is None or not found.high.isinf().all():
+        return torch.full_like(entries, torch.inf, dtype=torch.float64)
+    return gradient_unit(obs) * found.low.double().view_as(entries)
+
+
+def fill_in(
+    rows: Tensor, known: Tensor, most: Tensor, signals: Tensor, shape: tuple[int, int, int]
+) -> Tensor:
+    """Return ``rows`` (N, features) with a guess, of at most that size, for entries that are not ``known``.
+
+    Row ``i`` minus row ``i + 1``, and the last one as it is, is a picture of that shape, as
+    the model sees it, times its error signal (N,).
+    """
+    weights = 1 / signals.square()
+    shares = weights.clone()
+    shares[1:] += weights[:-1]
+    # from zero, a grey picture: what survives is what stands out, and no measure of its neighbours
+    rows = torch.where(known, rows, 0)
+    for _ in range(SWEEPS):
+        above = torch.cat([rows[1:], torch.zeros_like(rows[:1])])
+        smooth = _smooth((rows - above).view(-1, *shape)).flatten(1)
+        # each row is in two pictures: that of its own bin, and that of the one below
+        wanted = weights[:, None] * (above + smooth)
+        wanted[1:] += weights[:-1, None] * (rows - smooth)[:-1]
+        guess = (rows + wanted / shares[:, None]) / 2
+        rows = torch.where(known, rows, guess.clamp(-most, most))
+    return rows
+
+
+def _smooth(pictures: Tensor) -> Tensor:
+    blurred = F.avg_pool2d(pictures, 3, stride=1, padding=1, count_include_pad=False)
+    if pictures.shape[1] == 1:
+        return blurred
+    detail = pictures - blurred
+    others = (detail.sum(dim=1, keepdim=True) - detail) / (pictures.shape[1] - 1)
+    return blurred + COLOUR * others

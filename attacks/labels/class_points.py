@@ -1,0 +1,68 @@
+"""A gradient of the output layer as one point per class, in as many dimensions as its rank."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.labels.combination import ROUNDING
+from attacks.labels.numerical_rank import numerical_rank
+
+
+class ClassPoints(NamedTuple):
+    """The columns ``q`` of Dang et al. 2021 (Section 2.3), each times a positive number."""
+
+    points: Tensor
+    """One row per class that is left (K, rank), float64."""
+    classes: Tensor
+    """Which classes these are (K,)."""
+    rank: int
+    accuracy: float
+    """What the decomposition may have put the points off by, as unit vectors."""
+    notes: list[str]
+
+
+def class_points(
+    rows: Tensor, *, weights: Tensor | None = None, rank: int | None = None, samples: int | None = None
+) -> ClassPoints:
+    """Return the points of all classes whose row (classes, features) is not zero.
+
+    Each row is first divided by the rounding to be expected of it: its own, and that of
+    ``weights`` where the update is a difference of weights. A positive factor moves no
+    point to the other side of a hyperplane through 0, and without it the rounding of a large row
+    buries what the small ones tell: a ResNet50 in eval mode then shows too low a rank.
+    """
+    classes = rows.any(dim=1).nonzero().flatten()
+    empty = len(rows) - len(classes)
+    notes = [f"nothing is left of the rows of {empty} classes: they are not judged"] if empty else []
+    kept = rows[classes].double()
+    if kept.numel() == 0:
+        return ClassPoints(kept.new_zeros(0, 0), classes, 0, ROUNDING, notes)
+    kept = kept / (torch.finfo(rows.dtype).eps * _row_sizes(kept, weights, classes)[:, None])
+    vectors, singular, _ = torch.linalg.svd(_square(kept), full_matrices=False)
+    if rank is None:
+        rounding = 0.5 * (math.sqrt(kept.shape[0]) + math.sqrt(kept.shape[1]))
+        rank, assumed = numerical_rank(singular, rounding, samples)
+        notes += assumed
+    rank = min(rank, len(singular))
+    points = vectors[:, :rank]
+    sizes = points.norm(dim=1)
+    # a point at 0 is on every hyperplane
+    there = sizes > ROUNDING
+    error = 8 * torch.finfo(points.dtype).eps * float(singular[0] / (singular[rank - 1] * sizes[there].min()))
+    return ClassPoints(points[there], classes[there], rank, min(max(error, ROUNDING), 1e-6), notes)
+
+
+def _row_sizes(rows: Tensor, weights: Tensor | None, classes: Tensor) -> Tensor:
+    """Return the root mean square of what was rounded in each row."""
+    largest = rows.abs().amax(dim=1, keepdim=True)  # the squares of small numbers would vanish
+    sizes = largest.squeeze(1) * (rows / largest).square().mean(dim=1).sqrt()
+    return sizes if weights is None else sizes.hypot(weights[classes].double().square().mean(dim=1).sqrt())
+
+
+def _square(matrix: Tensor) -> Tensor:
+    """Return a matrix with the same left singular vectors and values, and no more columns than rows."""
+    return torch.linalg.qr(matrix.T, mode="r").R.T if matrix.shape[1] > matrix.shape[0] else matrix

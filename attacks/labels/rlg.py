@@ -1,0 +1,110 @@
+"""The labels of a batch, by hyperplanes in the output layer's row space (RLG, Dang et al. 2021, Algorithm 1).
+
+With softmax cross-entropy the gradient is ``sum_n g_n h_n``, and ``g_n`` is negative at the
+label of sample ``n`` alone. As long as the features ``h_n`` are independent, each ``g_n`` is in
+the space that the gradient's columns span, so that some direction of it is negative at that
+class alone. No premise on the features' signs is needed, nor on how many steps were taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor
+
+from attacks.base import LabelAttack, LabelSet, StepListener
+from attacks.labels.class_points import class_points
+from attacks.labels.counts import count_samples
+from attacks.labels.output_layer import OutputGradient, output_gradient, whole_bias
+from attacks.labels.separation import separate
+from attacks.labels.yin import yin_labels
+from fl_app.types import Observation
+
+WHO = "rlg"
+
+
+def rlg(rank: int | None = None, weight: str | None = None) -> LabelAttack:
+    """Recover the distinct labels of one or several steps; ``weight`` names the output layer's matrix.
+
+    ``rank`` is the number of samples behind the update; None infers it. All labels of an
+    exact gradient are found, and mostly nothing else: the condition is necessary (Remark 4), not sufficient.
+    Where the batch is too large for it, the signs of the bias or of the rows answer instead.
+    """
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
+        raise ValueError(f"{WHO}: rank must be an integer above 0 or None, got {rank!r}")
+
+    def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
+        gradient = _per_class(output_gradient(obs, weight, who=WHO), obs.num_classes)
+        if not gradient.rows.isfinite().all():
+            raise ValueError(f"{WHO}: {gradient.name} must be finite, got NaN or infinity in it")
+        return _recover(obs, gradient, rank)
+
+    return attack
+
+
+def _per_class(gradient: OutputGradient, classes: int | None) -> OutputGradient:
+    """Turn a matrix of (features, classes) round."""
+    height, width = gradient.rows.shape
+    return gradient._replace(rows=gradient.rows.T) if height != classes == width else gradient
+
+
+def _recover(obs: Observation, gradient: OutputGradient, given: int | None) -> LabelSet:
+    rows = gradient.rows.cpu()
+    found = class_points(rows, weights=_started_from(obs, gradient), rank=given, samples=_most_samples(obs))
+    notes = [*gradient.notes, *found.notes]
+    if given is not None:
+        notes.append(f"rank {given} was given, not inferred")
+    failed = _failed_premise(obs, rows, found.rank, len(found.classes))
+    if failed is not None:
+        return _by_signs(obs, gradient, found.rank, [*notes, failed])
+    separation = separate(found.points, found.accuracy)
+    margins, order = separation.margins[separation.parted].sort(descending=True, stable=True)
+    if len(margins) == 0:
+        return _by_signs(obs, gradient, found.rank, [*notes, "no class can be separated from the others"])
+    if separation.unproven:
+        notes.append(f"{separation.unproven} of the classes have a margin as small as rounding")
+    labels = found.classes[separation.parted][order]
+    if obs.batch_size is not None and obs.local_steps is None and len(labels) > obs.batch_size:
+        notes.append(f"{len(labels)} classes for {obs.batch_size} samples: some are not in the batch")
+    counts = count_samples(labels, _evidence(obs, gradient), obs.batch_size)
+    return LabelSet(labels=labels, counts=counts, rank=found.rank, notes=notes)
+
+
+def _started_from(obs: Observation, gradient: OutputGradient) -> Tensor | None:
+    """Return the weights whose rounding is in a difference of weights."""
+    if obs.local_steps is None:
+        return None
+    weights = obs.model.get_parameter(gradient.name).detach().cpu()
+    return weights if weights.shape == gradient.rows.shape else weights.T
+
+
+def _most_samples(obs: Observation) -> int | None:
+    """Return how many samples the update can have been summed over, each step's counted anew."""
+    if obs.batch_size is None or obs.local_steps is None:
+        return obs.batch_size
+    return obs.local_steps * min(obs.batch_size, obs.local_batch_size or obs.batch_size)
+
+
+def _failed_premise(obs: Observation, rows: Tensor, rank: int, classes: int) -> str | None:
+    if rank >= classes - 1:
+        return f"premise failed: rank {rank} for {classes} classes, all of which can be separated"
+    samples = obs.batch_size
+    if obs.local_steps is None and samples is not None and rank == rows.shape[1] < samples:
+        return f"premise failed: {samples} samples have only {rank} features each"
+    return None
+
+
+def _by_signs(obs: Observation, gradient: OutputGradient, rank: int, notes: list[str]) -> LabelSet:
+    """Let `yin_labels` answer, by the bias, which needs no premise on the features, if it was sent."""
+    bias = whole_bias(obs, gradient.name)
+    entries = gradient.rows if bias is None else bias[:, None]
+    seen = dataclasses.replace(obs, update={gradient.name: entries}, sent=None, local_steps=None)
+    found = yin_labels(gradient.name)(seen)
+    by = "the rows" if bias is None else "the bias"
+    return LabelSet(found.labels, rank=rank, notes=[*notes, f"labels by the signs of {by}", *found.notes])
+
+
+def _evidence(obs: Observation, gradient: OutputGradient) -> Tensor:
+    """Return a number per class that each sample of a class lowers by about the same."""
+    bias = whole_bias(obs, gradient.name)
+    return (gradient.rows.double().sum(dim=1) if bias is None else bias.double()).cpu()

@@ -1,0 +1,124 @@
+"""Which points a hyperplane through 0 can part from all others: exact, and mostly without a programme each.
+
+Every answer has a proof. Yes: a hyperplane that does it, checked on all points. No: a sum
+with non-negative weights that vanishes. A point without a weight in it cannot be parted, since the
+others would all have to be on one side of a hyperplane: one sum answers for many
+points, for a corner of the linear programme has no more weights than dimensions, plus one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.labels.combination import (
+    ROUNDING,
+    Array,
+    cheapest_combination,
+    closed,
+    nearest_combination,
+    proven_support,
+)
+from attacks.labels.hyperplanes import guess_planes, margins
+
+
+class Separation(NamedTuple):
+    """For each point, whether it can be parted from the others."""
+
+    parted: Tensor
+    """False only with a proof that no margin above the accuracy exists."""
+    margins: Tensor
+    """Of the hyperplane that was found, for unit vectors; 0 where there is none."""
+    unproven: int
+    """How many of the parted have no hyperplane: their margin, if any, is as small as the accuracy."""
+
+
+def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
+    """Say of each row ``q`` of ``points``, none of them 0, whether an ``r`` has ``r q < 0`` for it alone.
+
+    For all others ``r q > 0`` must hold. A point with a margin above ``accuracy``, that of
+    the points as unit vectors, is never taken for one that cannot be parted.
+    """
+    search = _Search(points / points.norm(dim=1, keepdim=True), accuracy)
+    search.rule_out()
+    for point in range(len(points)):
+        search.settle(point)
+    return Separation(search.open, search.margins, int(search.unsettled().sum()))
+
+
+class _Search:
+    """What is known of the points so far."""
+
+    def __init__(self, points: Tensor, accuracy: float) -> None:
+        self.points, self.accuracy = points, accuracy
+        self.open = torch.ones(len(points), dtype=torch.bool)
+        """Without a proof that it cannot be parted."""
+        self.margins = points.new_zeros(len(points))
+        self.below_all: Array | None = None
+        """A hyperplane with all points above it, if there is one: not for a softmax, whose rows sum to 0."""
+
+    def unsettled(self) -> Tensor:
+        return self.open & (self.margins <= self.accuracy)
+
+    def rule_out(self) -> None:
+        """Rule points out by sums that vanish, and find hyperplanes for what remains."""
+        vectors = self.points.numpy()
+        found = cheapest_combination(*closed(vectors))
+        if found is None:
+            return
+        if (vectors @ found.r).min() > self.accuracy * np.linalg.norm(found.r):
+            self.below_all = found.r
+            return
+        if not self._exclude(vectors, found.weights[:-1]):
+            return
+        weights = found.weights[:-1]
+        # first the least weight on all that is open; then, as in reweighted l1, on what needs the least
+        for charge in (np.ones_like(weights), 1 / weights.clip(min=1e-6)):
+            if self._part():
+                return
+            found = cheapest_combination(vectors, np.where(self.open.numpy(), charge / charge.max(), 0.0))
+            if found is not None:
+                self._exclude(vectors, found.weights)
+        self._part()
+
+    def settle(self, point: int) -> None:
+        """Find one proof or the other for a point that has none."""
+        if not self.unsettled()[point]:
+            return
+        vectors = self.points.numpy().copy()
+        vectors[point] *= -1
+        if self.below_all is not None:
+            found = nearest_combination(vectors, point, self.below_all)
+        else:
+            found = cheapest_combination(*closed(vectors))
+        if found is None:
+            return
+        self._check(torch.from_numpy(found.r)[None], torch.tensor([point]))
+        support = proven_support(vectors, found.weights[: len(vectors)], self.accuracy)
+        if self.margins[point] > self.accuracy or support is None:
+            return
+        if support[point]:
+            self.open[point] = False  # its sign was turned: the sum says nothing of others
+        else:
+            self.open &= torch.from_numpy(support)
+
+    def _exclude(self, vectors: Array, weights: Array) -> bool:
+        support = proven_support(vectors, weights, self.accuracy)
+        if support is not None:
+            self.open &= torch.from_numpy(support)
+        return support is not None
+
+    def _part(self) -> bool:
+        """Say whether all that is open has a hyperplane."""
+        for planes, alone in guess_planes(self.points, self.open.nonzero().flatten()):
+            self._check(planes, alone)
+            if not self.unsettled().any():
+                return True
+        return False
+
+    def _check(self, planes: Tensor, alone: Tensor) -> None:
+        reached = margins(planes, self.points, alone)
+        self.margins[alone] = torch.maximum(self.margins[alone], reached.where(reached > self.accuracy, 0.0))

@@ -1,0 +1,138 @@
+"""Labels of whole batches, read off the output layer of untrained ImageNet networks.
+
+``python -m benchmarks.labels [--batches 20] [--size 64] [--samples 10 50 100] [--models …] [--defenses …]``:
+EfficientNet-B0 (features of both signs) and ResNet50 (features above 0) of torchvision, 1,000
+classes, untrained, in train and in eval mode, inputs and labels drawn at random. RLG is told
+the number of samples only in the rows of defenses, as it is needed there; Yin's rule
+always is, as it would name all classes else. The time is that after the gradient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from attacks.base import LabelAttack, LabelSet
+from attacks.labels import rlg, yin_labels
+from attacks.score import score
+from fl_app.torchvision_cpu import import_torchvision
+from fl_app.transforms import drop_smallest, identity, take_sign
+from fl_app.types import Observation, RoundContext, Truth, Update
+
+CLASSES = 1000
+MODELS = {"efficientnet_b0": "classifier.1.weight", "resnet50": "fc.weight"}
+"""Their output layers."""
+DEFENSES = {
+    "none": identity(),
+    "sign": take_sign(),
+    "graddrop50": drop_smallest(0.5),
+    "graddrop90": drop_smallest(0.9),
+}
+ATTACKS = {"RLG": rlg(), "Yin": yin_labels()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Means over the batches of one case."""
+
+    precision: float
+    recall: float
+    f1: float
+    exact: float
+    rank_error: float | None
+    """How far the rank is from the number of samples."""
+    seconds: float
+    slowest: float
+
+
+def batches(
+    name: str, samples: int, training: bool, number: int, size: int
+) -> Iterator[tuple[Update, Tensor]]:
+    """Yield gradients of the output layer, each of a fresh network, and the labels."""
+    torch.manual_seed(0)
+    fresh = getattr(import_torchvision("models"), name)(weights=None).train(training)
+    for seed in range(number):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(samples, 3, size, size, generator=generator)
+        labels = torch.randint(CLASSES, (samples,), generator=generator)
+        network = copy.deepcopy(fresh)  # a step in train mode changes the statistics of BatchNorm
+        yield _gradient(network, MODELS[name], inputs, labels), labels
+
+
+def measure(attack: LabelAttack, seen: Sequence[tuple[Observation, Tensor]]) -> Row:
+    """Score one attack on batches."""
+    scores, errors, seconds = [], [], []
+    for obs, labels in seen:
+        began = time.process_time()
+        found = attack(obs)
+        seconds.append(time.process_time() - began)
+        names_alone = LabelSet(found.labels)  # only which classes there are, as in the paper
+        scores.append(score(names_alone, Truth(torch.zeros(len(labels), 1, 1, 1), labels))["labels"])
+        errors += [] if found.rank is None else [abs(found.rank - len(labels))]
+    means = [statistics.mean(s[key] for s in scores) for key in ("precision", "recall", "f1", "exact")]
+    error = statistics.mean(errors) if errors else None
+    return Row(*means, error, statistics.mean(seconds), max(seconds))
+
+
+def main(
+    models: Sequence[str] = tuple(MODELS),
+    samples: Sequence[int] = (10, 50, 100),
+    defenses: Sequence[str] = tuple(DEFENSES),
+    number: int = 20,
+    size: int = 64,
+) -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("| model | mode | N | defense | attack | P | R | F1 | EM | S error | CPU s | slowest |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name in models:
+        network = getattr(import_torchvision("models"), name)(weights=None)
+        for training in (True, False):
+            for count in samples:
+                drawn = list(batches(name, count, training, number, size))
+                for defense in defenses:
+                    case = [name, "train" if training else "eval", str(count), defense]
+                    for attack, method in ATTACKS.items():
+                        told = defense != "none" or attack == "Yin"
+                        seen = [
+                            (_observe(network, update, defense, count if told else None), labels)
+                            for update, labels in drawn
+                        ]
+                        print(_line(case, attack, measure(method, seen)), flush=True)
+
+
+def _gradient(network: nn.Module, weight: str, inputs: Tensor, labels: Tensor) -> Update:
+    loss = cross_entropy(network(inputs), labels)
+    return {weight: torch.autograd.grad(loss, network.get_parameter(weight))[0]}
+
+
+def _observe(network: nn.Module, update: Update, defense: str, samples: int | None) -> Observation:
+    transform = DEFENSES[defense]
+    context = RoundContext(1, 0, torch.Generator().manual_seed(0))
+    sent, _ = transform.apply(update, transform.init(update), context)
+    return Observation(network, sent, num_classes=CLASSES, batch_size=samples)
+
+
+def _line(case: Sequence[str], attack: str, row: Row) -> str:
+    error = "–" if row.rank_error is None else f"{row.rank_error:.2f}"
+    numbers = [f"{value:.3f}" for value in (row.precision, row.recall, row.f1, row.exact)]
+    return f"| {' | '.join([*case, attack, *numbers, error])} | {row.seconds:.2f} | {row.slowest:.2f} |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="benchmarks.labels", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--samples", nargs="+", type=int, default=[10, 50, 100])
+    parser.add_argument("--defenses", nargs="+", choices=DEFENSES, default=list(DEFENSES))
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--size", type=int, default=64)
+    asked = parser.parse_args()
+    main(asked.models, asked.samples, asked.defenses, asked.batches, asked.size)
