@@ -18,6 +18,8 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -109,14 +111,23 @@ def _hydra_main() -> None:
 
 
 def _refuse_sweep(overrides: list[str]) -> None:
-    for override in OverridesParser.create().parse_overrides(overrides):
+    for override in _parsed(overrides):
         if override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: several values are a sweep; expected -m with it")
 
 
+def _parsed(overrides: list[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as error:
+        raise ConfigError(
+            f"{error.override}: cannot be read; expected key=value, with quotes around other signs: key='a^b'"
+        ) from error
+
+
 def _swept_besides(overrides: list[str]) -> list[str]:
     """Return what an experiment sweeps over and the command line does not set."""
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    parsed = _parsed(overrides)
     single = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     keys = {o.get_key_element() for o in parsed}
     return [params for params in swept_by_experiment(single) if params.partition("=")[0] not in keys]
@@ -127,7 +138,7 @@ def _check_before_hydra(overrides: list[str]) -> None:
 
     Values that are only refused together are no reason to stop: others may go well.
     """
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    parsed = _parsed(overrides)
     values = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_sweep_override()

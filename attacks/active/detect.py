@@ -20,7 +20,7 @@ from torch import Tensor, nn
 WHO = "inspect_model"
 ROWS, COLUMNS = 8, 16
 """Smaller layers are not judged: there, chance makes rows parallel."""
-MOST_ROWS = 4096
+MOST_ROWS = 2048
 """Of larger layers so many rows are looked at, evenly spread."""
 SKETCH = 64
 """Rows are compared by so many random projections: parallel rows have parallel ones."""
