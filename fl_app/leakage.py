@@ -194,7 +194,20 @@ def _entry(
     if entry["manipulated"] and scores["psnr"]:
         found = [value is not None and value > EXACT for value in scores["psnr"]]
         scores["recovered"] = sum(found) / len(found)
-    return entry | scores | _pictures(case, result, attacker, folder, labels_from)
+    return entry | scores | _pictures(case, result, attacker, folder, labels_from) | _names(case, result)
+
+
+def _names(case: _Case, result: Any) -> dict[str, Any]:
+    """Return the classes that an attack on labels alone named, and those of the truth."""
+    if hasattr(result, "images") or not hasattr(result, "labels"):
+        return {}
+    truth, counts = case.sighting.truth, result.counts
+    return {
+        "found_labels": result.labels.tolist(),
+        "label_counts": None if counts is None else counts.tolist(),
+        "true_labels": None if truth is None else sorted(truth.labels[truth.labels >= 0].tolist()),
+        "rank": result.rank,
+    }
 
 
 def _granted(observation: Observation) -> dict[str, Any]:

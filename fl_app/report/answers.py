@@ -209,6 +209,7 @@ def _accuracy(run: Run) -> list[Child]:
             f"AUROC {format_number(run.auroc, 3)}."
             if run.two_classes
             else None,
+            None if run.wer is None else f"Word error rate {format_percent(run.wer)}.",
         ),
         _text(compare),
     ]

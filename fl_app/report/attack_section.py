@@ -60,7 +60,9 @@ def attack_section(run: Run) -> list[Child]:
             "p",
             "Each score is first that of the worst case for the user, which is the best image for the "
             "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
-        ),
+        )
+        if with_images
+        else None,
         table(header, rows, words=2),
         _manipulated_remark(run),
         _trained_remark(run),

@@ -133,7 +133,9 @@ def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     return png_bytes(figure)
 
 
-def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | str) -> None:
+def plot_partition(
+    histogram: Tensor, class_names: Sequence[str], path: Path | str, *, what: str = "class"
+) -> None:
     """Write how many samples of each class each client holds: ``histogram`` is (clients, classes)."""
     if histogram.ndim != 2 or 0 in histogram.shape or histogram.shape[1] != len(class_names):
         raise ValueError(
@@ -151,7 +153,7 @@ def plot_partition(histogram: Tensor, class_names: Sequence[str], path: Path | s
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    axes.set(xlabel="client", ylabel="class")
+    axes.set(xlabel="client", ylabel=what)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     step = math.ceil(classes / 20)
     axes.set_yticks(range(0, classes, step), [shorten(name) for name in class_names[::step]])

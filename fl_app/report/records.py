@@ -35,6 +35,8 @@ class Round:
     balanced_accuracy: float | None
     auroc: float | None
     """Of two classes alone."""
+    wer: float | None
+    """Word error rate, of speech alone."""
     loss: float | None
     train_loss: float | None
     uplink_bytes: float | None
@@ -117,6 +119,10 @@ class Attack:
     lpips: Scores
     mse: Scores
     labels: Mapping[str, float]
+    found_labels: tuple[int, ...]
+    """The classes that an attack on labels alone named."""
+    true_labels: tuple[int, ...]
+    """Of every sample, where they are known and were not granted."""
     objective: float | None
     notes: tuple[str, ...]
     seconds: float | None
@@ -147,6 +153,7 @@ class Run:
     accuracy: float | None
     balanced_accuracy: float | None
     auroc: float | None
+    wer: float | None
     best_accuracy: float | None
     """On the test samples, as every accuracy that is not called otherwise."""
     best_round: int | None
@@ -240,6 +247,7 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
         accuracy=total("accuracy", last.accuracy if last else None),
         balanced_accuracy=total("balanced_accuracy", last.balanced_accuracy if last else None),
         auroc=total("auroc", last.auroc if last else None),
+        wer=total("wer", last.wer if last else None),
         best_accuracy=total("best_accuracy", best.accuracy if best else None),
         best_round=_whole(total("best_round", best.round if best else None)),
         best_chosen_by=as_text(summary.get("best_chosen_by")) or (_chosen_by(best) if best else None),
@@ -300,6 +308,7 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
         validation_accuracy=as_number(raw.get("validation_accuracy")),
         balanced_accuracy=as_number(raw.get("balanced_accuracy")),
         auroc=as_number(raw.get("auroc")),
+        wer=as_number(raw.get("wer")),
         loss=as_number(raw.get("loss")),
         train_loss=as_number(raw.get("train_loss")),
         uplink_bytes=as_number(raw.get("uplink_bytes")),
@@ -425,6 +434,8 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         lpips=_scores(raw.get("lpips")),
         mse=_scores(raw.get("mse")),
         labels=_label_scores(raw.get("labels")),
+        found_labels=_numbers(raw.get("found_labels")),
+        true_labels=_numbers(raw.get("true_labels")),
         objective=as_number(raw.get("objective")),
         notes=_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
@@ -436,6 +447,10 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
 
 def _scores(value: object) -> Scores:
     return tuple(as_number(item) for item in value) if isinstance(value, list) else ()
+
+
+def _numbers(raw: object) -> tuple[int, ...]:
+    return tuple(value for value in raw if type(value) is int) if isinstance(raw, list) else ()
 
 
 def _label_scores(value: object) -> dict[str, float]:

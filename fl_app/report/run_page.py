@@ -20,6 +20,7 @@ from fl_app.report.formats import (
     format_short,
 )
 from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_blocks, gallery_rows, plot_gallery
+from fl_app.report.label_section import label_section
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.records import Run
@@ -45,6 +46,7 @@ def write_report(run_dir: Path | str) -> Path:
         _gallery_section(run, rows),
         server_section(run),
         attack_section(run),
+        label_section(run),
         _chart_section(run),
         _failure_section(run),
         _notes_section(run),
@@ -275,11 +277,13 @@ def _detail_section(run: Run) -> list[Child]:
 
 def _round_table(run: Run) -> Html:
     validated = any(r.validation_accuracy is not None for r in run.rounds)
+    spoken = any(r.wer is not None for r in run.rounds)
     header = [
         "round",
         "accuracy",
         *(["validation"] if validated else []),
         *(["balanced", "AUROC"] if run.two_classes else []),
+        *(["word errors"] if spoken else []),
         "loss",
         "train loss",
         "up",
@@ -295,6 +299,7 @@ def _round_table(run: Run) -> Html:
             format_percent(r.accuracy),
             *([format_percent(r.validation_accuracy)] if validated else []),
             *([format_percent(r.balanced_accuracy), format_number(r.auroc, 3)] if run.two_classes else []),
+            *([format_percent(r.wer)] if spoken else []),
             format_short(r.loss),
             format_short(r.train_loss),
             format_bytes(r.uplink_bytes),

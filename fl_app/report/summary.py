@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fl_app.report.formats import format_best, format_bytes, format_factor, format_number, format_percent
+from fl_app.report.label_section import label_means
 from fl_app.report.records import Attack, Run
 from fl_app.report.runs import load_baseline, load_run
 from fl_app.report.scores import PSNR, SSIM, closest_image, worst_score
@@ -21,6 +22,7 @@ def summary_lines(run_dir: Path) -> list[str]:
         f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
         f"; best {format_best(run.best_accuracy, run.best_chosen_by)}{_against(run)}",
         *_two_classes(run),
+        *([] if run.wer is None else [f"word error rate: {format_percent(run.wer)}"]),
         _bytes(run),
     ]
 
@@ -37,6 +39,9 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
     if not attacks:
         return []
     names = "/".join(sorted({attack.name for attack in attacks}))
+    if any(attack.labels for attack in attacks) and worst_score(PSNR, attacks) is None:
+        shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
+        return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
     return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
 
