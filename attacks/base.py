@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -83,6 +83,8 @@ class Transcript:
     text: str | None = None
     objective: float | None = None
     notes: Sequence[str] = ()
+    history: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """The tokens that would have been read after so many steps of a search."""
 
 
 class Attack(Protocol):

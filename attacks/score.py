@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -13,9 +13,16 @@ from torch import Tensor
 from attacks.base import LabelSet, Reconstruction, Transcript
 from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.types import Observation, Truth
+from fl_app.word_errors import count_edits, word_error_rate
 
 
-def score(result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips_net: str = "alex") -> dict:
+def score(
+    result: Reconstruction | LabelSet | Transcript,
+    truth: Truth,
+    *,
+    lpips_net: str = "alex",
+    spell: Callable[[Sequence[int]], str] | None = None,
+) -> dict:
     """Return plain numbers, ready for JSON.
 
     Images: ``psnr``, ``ssim``, ``lpips`` and ``mse`` list one number per true image, in
@@ -24,13 +31,19 @@ def score(result: Reconstruction | LabelSet | Transcript, truth: Truth, *, lpips
     its weights are missing.
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
+    Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place),
+    ``exact``, the ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from
+    tokens to text, the ``wer`` (that of words), else None.
     """
     if isinstance(result, Reconstruction):
         scores = _image_scores(result.images, truth, lpips_net)
         return {**scores, "labels": _reconstructed_labels(result, truth)}
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
-    raise TypeError(f"score: expected a Reconstruction or a LabelSet, got {type(result).__name__}")
+    if isinstance(result, Transcript):
+        return {"tokens": _token_scores(list(result.tokens), _true_tokens(truth), spell)}
+    expected = "a Reconstruction, a LabelSet or a Transcript"
+    raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
 
 
 def aligned(result: Reconstruction, truth: Truth) -> Tensor:
@@ -98,6 +111,37 @@ def _set_of_labels(result: LabelSet, truth: Truth) -> dict:
         return _agreement(Counter(set(result.labels.tolist())), Counter(set(truth.labels.tolist())))
     found = Counter(dict(zip(result.labels.tolist(), result.counts.tolist(), strict=True)))
     return _agreement(found, Counter(truth.labels.tolist()))
+
+
+def _true_tokens(truth: Truth) -> list[int]:
+    """Return the one sequence that was trained on.
+
+    Labels (1, L) are its tokens; a label below 0 is no token, and where the inputs are tokens as well
+    (those of a masked language model, which is asked for a few), theirs stands there.
+    """
+    if truth.labels.ndim != 2 or len(truth.labels) != 1:
+        raise ValueError(
+            f"score: a transcript is of labels (1, L), the truth has {tuple(truth.labels.shape)}"
+        )
+    labels, inputs = truth.labels[0].cpu(), truth.inputs.cpu()
+    if truth.inputs.shape == truth.labels.shape and not truth.inputs.is_floating_point():
+        labels = torch.where(labels < 0, inputs[0], labels)
+    return [int(token) for token in labels[labels >= 0]]
+
+
+def _token_scores(
+    found: list[int], true: list[int], spell: Callable[[Sequence[int]], str] | None
+) -> dict[str, float | None]:
+    if not true:
+        raise ValueError("score: the truth must have at least one token, got none")
+    right = sum(a == b for a, b in zip(found, true, strict=False))
+    edits = count_edits([str(token) for token in true], [str(token) for token in found])
+    return {
+        "accuracy": right / len(true),
+        "exact": float(found == true),
+        "error_rate": edits / len(true),
+        "wer": None if spell is None else word_error_rate([spell(true)], [spell(found)]),
+    }
 
 
 def _agreement(found: Counter, true: Counter) -> dict:

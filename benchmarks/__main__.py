@@ -1,7 +1,7 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own: accuracy, batch_statistics, broadcaster, communication,
-detector, earlier_rounds, imprint, labels, leakage, photographs and rgap, as in ``python -m
+detector, earlier_rounds, imprint, labels, leakage, photographs, rgap and text, as in ``python -m
 benchmarks.leakage``.
 """
 

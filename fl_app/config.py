@@ -81,6 +81,8 @@ def server_parts(overrides: str) -> ServerParts:
     # here too: what clients cannot build is an error of the run, not of every client
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
+    if dataset.vocabulary is not None:
+        _check_spoken(cfg)
     spec = _spec(cfg, dataset, defense)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
@@ -100,8 +102,6 @@ def server_parts(overrides: str) -> ServerParts:
     )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    if dataset.vocabulary is not None and cfg.attack.method is not None:
-        raise ConfigError(f"attack: {cfg.attack.name} does not work on transcripts: take attack=none")
     manipulation = partial(_manipulation, cfg, model, dataset, public, isinstance(strategy, FedAvg))
     dataset, validation = _split(cfg, dataset)
     return ServerParts(
@@ -315,6 +315,14 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     except ValueError as error:
         raise ConfigError(f"public: {error}") from error
     return rest, public
+
+
+def _check_spoken(cfg: DictConfig) -> None:
+    """Refuse what takes a sample for an image, or for something with one label."""
+    if cfg.attack.method is not None:
+        raise ConfigError(f"attack: {cfg.attack.name} does not work on transcripts: take attack=none")
+    if cfg.choices.defense in ("ats", "soteria"):
+        raise ConfigError(f"defense: {cfg.choices.defense} does not work on transcripts: take another one")
 
 
 def _dataset(cfg: DictConfig) -> Dataset:

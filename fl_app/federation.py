@@ -25,7 +25,7 @@ from fl_app.results import Results, run_folder
 from fl_app.sighting_files import save_sightings
 from fl_app.strategies import BudgetSpent, FedSGD, FLStd
 from fl_app.tap import TappedGrid
-from fl_app.training import Evaluation, batch_norm, evaluate
+from fl_app.training import Evaluation, batch_norm, task_of
 from fl_app.vector_facts import describe_vectors, privacy_notes
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     folder = run_folder(config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
-        plot_partition(parts.histogram, parts.dataset.class_names, folder / "partition.png")
+        what = "speaker" if parts.dataset.speaker_names else "class"
+        plot_partition(parts.histogram, parts.dataset.group_names, folder / "partition.png", what=what)
         describe_vectors(parts.strategy, parts.model, results)
         try:
             sightings = _train(grid, parts, results)
@@ -154,10 +155,8 @@ class _RoundEnd:
         model, dataset, validation = self.parts.model, self.parts.dataset, self.parts.validation
         model.load_state_dict(release(arrays))
         batch_norm.set_evaluation(model, self.parts.config["bn"])
-        tested = evaluate(model, dataset.test, dataset.mean, dataset.std)
-        if validation is None:
-            return tested, None
-        return tested, evaluate(model, validation, dataset.mean, dataset.std)
+        evaluate = task_of(dataset).evaluate
+        return evaluate(model, dataset.test), None if validation is None else evaluate(model, validation)
 
 
 def _in_words(tested: Evaluation) -> str:

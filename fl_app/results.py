@@ -113,7 +113,7 @@ class Results:
         epsilon = rounds[-1]["epsilon"] if rounds else None
         return {
             # a run that is attacked again may be older than some of the scores
-            **{key: last.get(key) for key in ("accuracy", "balanced_accuracy", "auroc")},
+            **{key: last.get(key) for key in ("accuracy", "balanced_accuracy", "auroc", "wer")},
             **_best(evaluated),
             **totals,
             "epsilon": epsilon,

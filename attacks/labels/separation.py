@@ -44,7 +44,7 @@ def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
     """
     search = _Search(points / points.norm(dim=1, keepdim=True), accuracy)
     search.rule_out()
-    for point in range(len(points)):
+    for point in search.unsettled().nonzero().flatten().tolist():
         search.settle(point)
     return Separation(search.open, search.margins, int(search.unsettled().sum()))
 

@@ -31,7 +31,7 @@ class Outcome:
     objective: Tensor
     """(P,); infinite where no iterate had a finite one."""
     steps: int
-    """How many were taken before all problems were solved or the time was up."""
+    """How many were taken before all problems were solved, the time was up or the search was told to stop."""
     redrawn: int
     """How often a problem left the finite numbers and was started anew."""
     stuck: Tensor
@@ -54,6 +54,7 @@ def minimise(
     stop_below: float | None = None,
     patience: int | None = None,
     time_budget: float | None = None,
+    until: Callable[[Variables], bool] | None = None,
     on_step: StepListener | None = None,
 ) -> Outcome:
     """Minimise independent problems side by side.
@@ -64,7 +65,8 @@ def minimise(
     ``stop_below`` is solved and stays as it is; ``narrow(rows)``, the objective of the other
     problems alone, then saves evaluating it. With a ``time_budget`` in seconds
     the schedule follows whichever is further on, the steps or the clock, so that a run
-    that is cut short still ends on its small learning rates.
+    that is cut short still ends on its small learning rates. The search is over as soon as
+    ``until``, which sees the variables after each step, says so.
     """
     best, fall = _Best(start), _Fall(start, patience)
     solved, stuck = torch.zeros_like(fall.since, dtype=torch.bool), torch.zeros_like(fall.since)
@@ -105,6 +107,8 @@ def minimise(
             fall.forget(anew)
         if on_step is not None:
             on_step(done, steps, float(best.objective.min()))
+        if until is not None and until(variables):
+            break
     if not solved.all():
         # no gradient of the objective is asked for here, but the objective itself contains one
         best.offer(variables, objective(variables).detach())

@@ -12,31 +12,57 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fl_app.data.word_pieces import Vocabulary
+
+PADDING = -1
+"""In the place of a label where a transcript is over."""
+_FORMS = ((4, torch.uint8), (3, torch.float32), (2, torch.float32))
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Images (N, C, H, W) in uint8, or rows of numbers (N, F) in float32, and their labels (N,) in int64."""
+    """Images (N, C, H, W) in uint8, or rows of numbers (N, F) in float32, and their labels (N,) in int64.
+
+    Or utterances: frames (N, T, F) in float32, zeros after their end, with transcripts (N, L) in int64,
+    `PADDING` after theirs.
+    """
 
     inputs: Tensor
     labels: Tensor
+    speakers: Tensor | None = None
+    """Who speaks (N,), of utterances alone."""
 
     def __post_init__(self) -> None:
-        if (self.inputs.ndim, self.inputs.dtype) not in ((4, torch.uint8), (2, torch.float32)):
-            expected = "images in uint8 (N, C, H, W) or rows in float32 (N, F)"
+        if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
+            expected = "images in uint8 (N, C, H, W), or in float32 rows (N, F) or utterances (N, T, F)"
             raise ValueError(f"Samples: inputs must be {expected}, got {_form(self.inputs)}")
         if self.inputs.is_floating_point() and not self.inputs.isfinite().all():
             raise ValueError("Samples: inputs must be finite, got NaN or infinity")
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise ValueError(f"Samples: labels must be int64 (N,), got {_form(self.labels)}")
+        spoken = self.inputs.ndim == 3
+        if self.labels.ndim != 1 + spoken or self.labels.dtype != torch.int64:
+            expected = "(N, L)" if spoken else "(N,)"
+            raise ValueError(f"Samples: labels must be int64 {expected}, got {_form(self.labels)}")
         if len(self.inputs) != len(self.labels):
             raise ValueError(f"Samples: {len(self.inputs)} inputs, but {len(self.labels)} labels")
+        if spoken != (self.speakers is not None):
+            raise ValueError("Samples: utterances must have speakers, and nothing else may")
+        if self.speakers is not None:
+            if self.speakers.shape != self.labels.shape[:1] or self.speakers.dtype != torch.int64:
+                raise ValueError(f"Samples: speakers must be int64 (N,), got {_form(self.speakers)}")
+            _check_transcripts(self.labels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: Tensor) -> Samples:
         """Return a copy of the samples at ``indices`` in that order, or of those that a mask marks."""
-        return Samples(self.inputs[indices], self.labels[indices])
+        speakers = None if self.speakers is None else self.speakers[indices]
+        return Samples(self.inputs[indices], self.labels[indices], speakers)
+
+    @property
+    def groups(self) -> Tensor:
+        """What samples are dealt and drawn by (N,): their speakers, or else their labels."""
+        return self.labels if self.speakers is None else self.speakers
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +74,21 @@ class Dataset:
     test: Samples
     num_classes: int
     in_shape: tuple[int, ...]
-    """(C, H, W) of images, (F,) of rows."""
+    """(C, H, W) of images, (F,) of rows, (T, F) of utterances."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``; empty for rows."""
+    """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``; empty for others."""
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     """Of the entries of rows."""
+    speaker_names: tuple[str, ...] = ()
+    vocabulary: Vocabulary | None = None
+    """What the labels of utterances stand for: then the classes are its pieces."""
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Return the names of the samples' groups: of speakers, or else of classes."""
+        return self.speaker_names or self.class_names
 
     @classmethod
     def of(cls, name: str, *, train: Samples, test: Samples, class_names: Sequence[str]) -> Dataset:
@@ -79,11 +113,16 @@ class Dataset:
                 self._refuse(f"{part} has no samples")
             if shape != self.in_shape:
                 self._refuse(f"{part} inputs must be {self.in_shape}, got {shape}")
+            if self.vocabulary is not None:
+                labels = labels[labels != PADDING]
             if labels.min() < 0 or labels.max() >= self.num_classes:
                 low, high = int(labels.min()), int(labels.max())
                 self._refuse(f"{part} labels must be in 0..{self.num_classes - 1}, got {low}..{high}")
+            self._check_speakers(part, samples)
         if len(self.class_names) != self.num_classes:
             self._refuse(f"{self.num_classes} classes, but {len(self.class_names)} class names")
+        if (len(self.in_shape) == 2) != (self.vocabulary is not None):
+            self._refuse("utterances must have a vocabulary, and nothing else may")
         channels = self.in_shape[0] if len(self.in_shape) == 3 else 0
         for what, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != channels:
@@ -91,12 +130,20 @@ class Dataset:
         if min(self.std, default=1.0) <= 0:
             self._refuse(f"std must be positive, got {self.std}")
 
+    def _check_speakers(self, part: str, samples: Samples) -> None:
+        if samples.speakers is None:
+            return
+        low, high = int(samples.speakers.min()), int(samples.speakers.max())
+        last = len(self.speaker_names) - 1
+        if low < 0 or high > last:
+            self._refuse(f"{part} speakers must be in 0..{last}, got {low}..{high}")
+
     def _refuse(self, reason: str) -> None:
         raise ValueError(f"Dataset {self.name}: {reason}")
 
 
 def pixels(inputs: Tensor, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return images in [0, 1] on ``device``; rows of numbers as they are."""
+    """Return images in [0, 1] on ``device``; rows of numbers and utterances as they are."""
     if inputs.is_floating_point():
         return inputs.to(device, dtype)
     # moved first and widened there: bytes are the cheaper thing to move
@@ -129,6 +176,14 @@ def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, 
         means.append(mean.item())
         stds.append(std.item() or 1.0)
     return tuple(means), tuple(stds)
+
+
+def _check_transcripts(labels: Tensor) -> None:
+    padded = labels == PADDING
+    if padded.shape[1] == 0 or padded[:, 0].any() or (padded[:, :-1] & ~padded[:, 1:]).any():
+        raise ValueError(
+            f"Samples: transcripts must begin with a token, and have {PADDING} after their end alone"
+        )
 
 
 def _form(tensor: Tensor) -> str:

@@ -82,6 +82,28 @@ def fixed(samples: int) -> Partitioner:
     return partition
 
 
+def natural() -> Partitioner:
+    """Deal every group whole: all that a speaker says, or all of a class, goes to one client.
+
+    The largest group goes first, each to the client that then has the fewest samples.
+    """
+
+    def partition(labels: Tensor, num_clients: int, generator: torch.Generator) -> list[Tensor]:
+        _check("natural", labels, num_clients)
+        groups = _by_class(labels, generator)
+        if len(groups) < num_clients:
+            raise ValueError(
+                f"natural: {num_clients} clients need at least as many groups, got {len(groups)}"
+            )
+        order = torch.randperm(len(groups), generator=generator, device="cpu").tolist()
+        hands: list[list[Tensor]] = [[] for _ in range(num_clients)]
+        for group in sorted((groups[i] for i in order), key=len, reverse=True):
+            min(hands, key=lambda hand: sum(map(len, hand))).append(group)
+        return [_shuffle(torch.cat(hand), generator) for hand in hands]
+
+    return partition
+
+
 def label_histogram(labels: Tensor, parts: Sequence[Tensor], num_classes: int) -> Tensor:
     """Count the labels that each client holds: (clients, classes)."""
     return torch.stack([torch.bincount(labels[part], minlength=num_classes) for part in parts])

@@ -44,7 +44,7 @@ def held_out(samples: int, seed: int = 0, balanced: bool = False) -> PublicSourc
     """Take public samples out of the training samples; no client gets them."""
 
     def split(dataset: Dataset) -> tuple[Dataset, Dataset]:
-        chosen = draw_public(dataset.train.labels, samples, seed, balanced=balanced)
+        chosen = draw_public(dataset.train.groups, samples, seed, balanced=balanced)
         if len(chosen) == len(dataset.train):
             raise ValueError(
                 f"held_out: {samples} public samples leave none of {dataset.name} for the clients"

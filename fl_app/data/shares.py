@@ -24,14 +24,14 @@ def mark_share(labels: Tensor, share: float, generator_of: Callable[[int], torch
 
 
 def split_validation(dataset: Dataset, share: float) -> tuple[Dataset, Samples | None]:
-    """Return the data set without ``share`` of its test samples, and those: of each class, in their order.
+    """Return the data set without ``share`` of its test samples, and those: of each group, in their order.
 
     The same data and share always give the same samples, whatever the run's seed:
     runs are compared on the same ones.
     """
     if share == 0:
         return dataset, None
-    labels = dataset.test.labels
+    labels = dataset.test.groups
     chosen = mark_share(labels, share, lambda label: generator_for(0, 0, SERVER, f"validation/{label}"))
     if not chosen.any():
         raise ValueError(

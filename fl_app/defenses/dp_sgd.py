@@ -128,8 +128,8 @@ def _per_sample_gradients(model: nn.Module) -> Iterator[None]:
 
 def _split(batch: Batch, size: int) -> Iterator[Batch]:
     tensors = (batch.inputs, batch.labels, batch.pixels, batch.trained)
-    for parts in zip(*(tensor.split(size) for tensor in tensors), strict=True):
-        yield Batch(*parts)
+    for inputs, labels, pixels, trained in zip(*(tensor.split(size) for tensor in tensors), strict=True):
+        yield Batch(inputs, labels, pixels, trained, batch.predict)
 
 
 def _differentiate_samples(model: nn.Module, batch: Batch, loss: Loss) -> float:

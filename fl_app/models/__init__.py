@@ -1,8 +1,10 @@
-"""Models by name: ``f(num_classes=…, in_shape=(C, H, W), …)`` gives a module that ends in ``output``."""
+"""Models by name: ``f(num_classes=…, in_shape=…, …)`` gives a module that ends in ``output``."""
 
+from fl_app.models.bert import bert_mlm
 from fl_app.models.cnn6 import cnn6
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
+from fl_app.models.las import las
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
@@ -12,10 +14,12 @@ from fl_app.models.vgg import vgg11, vgg13
 
 __all__ = [
     "ModelSpec",
+    "bert_mlm",
     "build_model",
     "cnn6",
     "convnet",
     "fcn3",
+    "las",
     "lenet_zhu",
     "manipulate_like",
     "mcmahan_cnn",

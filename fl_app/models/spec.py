@@ -18,10 +18,12 @@ from typing import Any, cast
 
 from torch import nn
 
+from fl_app.models.bert import bert_mlm
 from fl_app.models.bottleneck import add_bottleneck
 from fl_app.models.cnn6 import cnn6
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
+from fl_app.models.las import las
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
@@ -31,9 +33,11 @@ from fl_app.models.vgg import vgg11, vgg13
 Model = Callable[..., nn.Module]
 
 _MODELS: tuple[Model, ...] = (
+    bert_mlm,
     cnn6,
     convnet,
     fcn3,
+    las,
     lenet_zhu,
     mcmahan_cnn,
     mlp,

@@ -5,6 +5,7 @@ from fl_app.training.epochs import run_epochs
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.gradient import compute_gradient
 from fl_app.training.local_data import Augment, Batch, LocalData
+from fl_app.training.predictions import Predict, class_logits, classify, transcribe
 from fl_app.training.public_training import PublicRound
 from fl_app.training.rules import (
     Differentiate,
@@ -12,11 +13,11 @@ from fl_app.training.rules import (
     Rules,
     Step,
     backpropagate,
-    class_logits,
     cross_entropy,
     parameters,
 )
 from fl_app.training.schedules import Schedule, constant, piecewise
+from fl_app.training.task import Task, task_of
 from fl_app.training.trainer import Job, Trained, Trainer
 
 __all__ = [
@@ -27,15 +28,18 @@ __all__ = [
     "Job",
     "LocalData",
     "Loss",
+    "Predict",
     "PublicRound",
     "Rules",
     "Schedule",
     "Step",
+    "Task",
     "Trained",
     "Trainer",
     "backpropagate",
     "batch_norm",
     "class_logits",
+    "classify",
     "compute_gradient",
     "constant",
     "cross_entropy",
@@ -43,4 +47,6 @@ __all__ = [
     "parameters",
     "piecewise",
     "run_epochs",
+    "task_of",
+    "transcribe",
 ]

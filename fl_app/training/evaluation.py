@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.data import Samples, normalise, pixels
+from fl_app.training.predictions import class_logits
 from fl_app.training.ranking import auroc, balanced_accuracy
-from fl_app.training.rules import class_logits
 
 _CHUNK = 500
 
@@ -20,11 +20,15 @@ class Evaluation:
     """What one pass over samples says of a model."""
 
     accuracy: float
+    """The share of the labels that were recognised: of transcripts by token, told those before."""
     loss: float
-    """The mean over the samples."""
-    balanced_accuracy: float
+    """The mean over the labels."""
+    balanced_accuracy: float | None
+    """Of a model of classes."""
     auroc: float | None
     """Of a model of two classes, where both occur; a diverged one has none."""
+    wer: float | None = None
+    """The word error rate of a model of speech, which is told nothing."""
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fl_app.data import Samples, normalise, pixels
 from fl_app.seeding import generator_for
+from fl_app.training.predictions import Predict, classify
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
@@ -24,6 +25,8 @@ class Batch:
     pixels: Tensor
     trained: Tensor
     """The pixels that the inputs were made of: ``pixels``, unless they were augmented."""
+    predict: Predict = classify
+    """What the task asks of a model."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class LocalData:
     std: tuple[float, ...]
     seed: int
     client: int
+    predict: Predict = classify
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -74,4 +78,5 @@ class LocalData:
         chosen = self.samples.take(indices)
         shown = pixels(chosen.inputs, device, dtype)
         trained = shown if augment is None or generator is None else augment(shown, generator)
-        return Batch(normalise(trained, self.mean, self.std), chosen.labels.to(device), shown, trained)
+        inputs = normalise(trained, self.mean, self.std)
+        return Batch(inputs, chosen.labels.to(device), shown, trained, self.predict)

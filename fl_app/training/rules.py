@@ -41,17 +41,9 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def class_logits(outputs: Tensor) -> Tensor:
-    """Return one logit a class; a single output is that of the second of two classes, the first one's is 0.
-
-    The cross-entropy of these two is the logistic loss ``log(1 + exp(-y z))`` of a label ``y`` = ±1.
-    """
-    return F.pad(outputs, (1, 0)) if outputs.shape[1] == 1 else outputs
-
-
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy."""
-    return F.cross_entropy(class_logits(model(batch.inputs)), batch.labels)
+    """Return the mean cross-entropy over all labels of the batch."""
+    return F.cross_entropy(*batch.predict(model, batch.inputs, batch.labels))
 
 
 def backpropagate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:

@@ -74,8 +74,39 @@ def test_no_label_found_scores_zero(truth):
 
 
 def test_results_that_are_not_scored_here_are_refused(truth):
-    with pytest.raises(TypeError, match="got Transcript"):
-        score(Transcript(tokens=[1]), truth)
+    with pytest.raises(TypeError, match="got str"):
+        score("a text without tokens", truth)
+
+
+def test_a_transcript_is_compared_token_by_token_and_word_by_word():
+    # places 1 and 3 were masked (token 9 in the inputs), the model was asked for 5 and 7
+    sentence = Truth(torch.tensor([[4, 9, 6, 9]]), torch.tensor([[-1, 5, -1, 7]]))
+    words = {4: "we", 5: "##ll", 6: "said", 7: "he"}
+
+    def spell(tokens):
+        return " ".join(words[token] for token in tokens).replace(" ##", "")
+
+    right = score(Transcript([4, 5, 6, 7]), sentence, spell=spell)["tokens"]
+    assert right == {"accuracy": 1.0, "exact": 1.0, "error_rate": 0.0, "wer": 0.0}
+    # "well said he" heard as "we said he": one token is missing, and one word of three is another
+    shifted = score(Transcript([4, 6, 7]), sentence, spell=spell)["tokens"]
+    assert shifted == {"accuracy": 0.25, "exact": 0.0, "error_rate": 0.25, "wer": pytest.approx(1 / 3)}
+
+
+def test_a_transcript_of_speech_is_compared_up_to_its_padding():
+    spoken = Truth(torch.rand(1, 9, 3), torch.tensor([[4, 5, -1, -1]]))
+    assert score(Transcript([4, 5]), spoken)["tokens"]["exact"] == 1.0
+    assert score(Transcript([5, 5, 5]), spoken)["tokens"] == {
+        "accuracy": 0.5,
+        "exact": 0.0,
+        "error_rate": 1.0,
+        "wer": None,
+    }
+
+
+def test_a_transcript_needs_the_truth_of_one_sequence(truth):
+    with pytest.raises(ValueError, match=r"labels \(1, L\), the truth has \(3,\)"):
+        score(Transcript([1]), truth)
 
 
 def test_no_other_module_of_the_attacks_can_see_the_truth(repository):

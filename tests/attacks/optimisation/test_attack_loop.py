@@ -157,6 +157,13 @@ def test_listeners_hear_every_step_and_a_falling_objective():
     assert best == sorted(best, reverse=True)
 
 
+def test_a_search_ends_when_it_is_told_to_and_has_its_last_iterate():
+    seen = []
+    outcome = run(bowl, torch.zeros(2, 1), until=lambda variables: seen.append(variables) or len(seen) == 7)
+    assert outcome.steps == len(seen) == 7
+    torch.testing.assert_close(outcome.objective, bowl(seen[-1]))
+
+
 def test_the_schedule_falls_at_its_milestones():
     schedule = step_decay(0.1)
     rates = [schedule(progress) for progress in (0, 0.374, 0.375, 0.625, 0.875)]

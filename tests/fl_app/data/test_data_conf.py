@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
 CONF = Path(__file__).parents[3] / "conf"
-DATA = {"photos", "imagefolder", "cifar10", "cifar100", "mnist", "fashion_mnist", "support2"}
-PARTITIONS = {"iid", "dirichlet", "shards", "fixed"}
+DATA = {"photos", "imagefolder", "cifar10", "cifar100", "mnist", "fashion_mnist", "support2", "speech"}
+PARTITIONS = {"iid", "dirichlet", "shards", "fixed", "natural"}
 FILES = [CONF / "data" / f"{name}.yaml" for name in sorted(DATA)] + [
     CONF / "partition" / f"{name}.yaml" for name in sorted(PARTITIONS)
 ]
@@ -49,9 +49,10 @@ def test_the_embedded_data_is_built_as_configured():
     assert len(instantiate(config).train) == 20
 
 
-def test_an_image_folder_must_be_named():
+@pytest.mark.parametrize("name", ["imagefolder", "speech"])
+def test_a_folder_of_ones_own_must_be_named(name):
     with pytest.raises(MissingMandatoryValue, match="root"):
-        _ = OmegaConf.load(CONF / "data" / "imagefolder.yaml").root
+        _ = OmegaConf.load(CONF / "data" / f"{name}.yaml").root
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist"])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_app.data import dirichlet, fixed, iid, label_histogram, shards
+from fl_app.data import dirichlet, fixed, iid, label_histogram, natural, shards
 
 
 def generator(seed: int) -> torch.Generator:
@@ -145,3 +145,21 @@ def test_a_bad_setting_is_refused_when_the_partitioner_is_made(make, message):
 def test_too_few_samples_are_refused_with_the_numbers(partition, clients, message):
     with pytest.raises(ValueError, match=message):
         partition(torch.zeros(10, dtype=torch.int64), clients, generator(0))
+
+
+@given(task=tasks())
+@settings(deadline=None)
+def test_natural_deals_groups_whole_and_no_two_hands_could_be_evened_by_one_group(task):
+    labels, clients, seed = task
+    groups = len(labels.unique())
+    if groups < clients:
+        with pytest.raises(ValueError, match=f"natural: {clients} clients need .* groups, got {groups}"):
+            natural()(labels, clients, generator(seed))
+        return
+    parts = natural()(labels, clients, generator(seed))
+    assert torch.cat(parts).sort().values.tolist() == list(range(len(labels)))
+    counts = label_histogram(labels, parts, 6)
+    assert ((counts > 0).sum(dim=0) <= 1).all()
+    sizes, last = counts.sum(dim=1), torch.where(counts > 0, counts, 10**6).amin(dim=1)
+    # whoever has the most had the fewest before its smallest group came
+    assert (sizes - last).max() <= sizes.min()

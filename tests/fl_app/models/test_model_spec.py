@@ -66,14 +66,16 @@ def test_does_not_follow_changes_of_the_settings_it_was_made_from():
 
 
 def test_builds_every_public_model_and_nothing_else_of_the_package():
-    task = {"num_classes": 10, "in_shape": (3, 16, 16)}
+    images = (torch.rand(2, 3, 16, 16),)
+    others = {"las": (torch.rand(2, 16, 4), torch.tensor([[1], [1]]))}
     for name in fl_app.models.__all__:
-        spec = ModelSpec(f"fl_app.models.{name}", task)
+        task = others.get(name, images)
+        spec = ModelSpec(f"fl_app.models.{name}", {"num_classes": 10, "in_shape": tuple(task[0].shape[1:])})
         if name in ("ModelSpec", "build_model", "manipulate_like"):
             with pytest.raises(ValueError, match="target must be one of"):
                 build_model(spec)
         else:
-            assert build_model(spec)(torch.rand(2, 3, 16, 16)).shape == (2, 10)
+            assert build_model(spec)(*task).flatten(0, -2).shape == (2, 10)
 
 
 @pytest.mark.parametrize(

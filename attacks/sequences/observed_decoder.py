@@ -1,0 +1,50 @@
+"""What was observed of a decoder's gradient, and how far a guess is from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from attacks.knowledge import gradient_unit, travelled
+from fl_app.types import Observation
+
+_UNMATCHED = "decoder.embedding.weight"
+"""Its rows are the previous tokens' own: the search is to do without."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedEntries:
+    """A parameter's gradient, 0 where nothing was sent."""
+
+    entries: Tensor
+    sent: Tensor | None
+    """Which were; None: all."""
+    size: Tensor
+    """The norm."""
+
+    def distance(self, guessed: Tensor) -> Tensor:
+        """Return how far guesses (R, ...) are from what was sent, relative to its size (R,)."""
+        missed = guessed - self.entries
+        if self.sent is not None:
+            missed = missed * self.sent
+        return missed.flatten(1).norm(dim=1) / self.size
+
+
+def observed_decoder(obs: Observation, pieces: Tensor) -> dict[str, ObservedEntries]:
+    """Return the gradient of decoder and projection by name, of the latter at the rows of ``pieces`` alone.
+
+    A parameter of which nothing but zeros was sent is left out.
+    """
+    scale = 1.0 if obs.local_steps is None else -gradient_unit(obs)
+    found = {}
+    for name, update in obs.update.items():
+        if not name.startswith(("decoder.", "output.")) or name == _UNMATCHED:
+            continue
+        entries, sent = update.detach() / scale, travelled(obs, name)
+        if name.startswith("output."):
+            entries, sent = entries[pieces], sent[pieces]
+        entries = entries * sent
+        if entries.any():
+            found[name] = ObservedEntries(entries, None if sent.all() else sent, entries.norm())
+    return found

@@ -1,0 +1,95 @@
+"""What the gradient of a masked language model says by itself, before any search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.knowledge import gradient_unit
+from attacks.text.language_model import OUTPUT_BIAS, POSITIONS, TOKENS
+from fl_app.types import Observation
+
+SOURCES = ("infer", "granted", "optimise")
+_SURELY, _HARDLY = 0.99, 1e-3
+"""Chances of being masked that a search starts from lie between these."""
+_MASKED = 0.15
+"""The share of masked tokens, where nothing tells them apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What may have been asked for, and where."""
+
+    pieces: Tensor
+    """The tokens that come into question (T,)."""
+    chances: Tensor | None
+    """Of each place to be masked (L,), to start from; None if what was asked for is known."""
+    known: Tensor
+    """The share of each token, and last that of none, at each place (L, T + 1); zeros if it is sought."""
+    note: str
+
+
+def sentence_length(obs: Observation, who: str) -> tuple[int, str]:
+    """Return how many tokens the sentence has: as granted, or those whose positions have a gradient."""
+    limit = len(dict(obs.model.named_parameters())[POSITIONS])
+    if obs.input_shape is not None:
+        length, note = obs.input_shape[0], "the sentence's length is granted"
+        if len(obs.input_shape) != 1 or not 1 <= length <= limit:
+            raise ValueError(f"{who}: input_shape must be (L,), L in 1..{limit}, got {obs.input_shape}")
+        return length, note
+    rows = obs.update[POSITIONS].detach().any(dim=1) if POSITIONS in obs.update else torch.zeros(0)
+    if not rows.any():
+        raise ValueError(f"{who}: no row of update[{POSITIONS!r}] tells the length: grant input_shape=(L,)")
+    length = int(rows.nonzero().max()) + 1
+    return length, f"length {length} read off the position embeddings' gradient: later rows are zero"
+
+
+def find_targets(obs: Observation, length: int, source: str, *, who: str) -> Targets:
+    """Return what is known of the masked places and the tokens behind them, by one of `SOURCES`."""
+    if source == "granted":
+        return _granted(obs, length, who)
+    pieces, note = _pieces(obs, source)
+    known = torch.zeros(length, len(pieces) + 1, dtype=torch.float64)
+    return Targets(pieces, _chances(obs, length), known, note)
+
+
+def _granted(obs: Observation, length: int, who: str) -> Targets:
+    expected = f"{who}: targets='granted' needs labels (1, {length}), below 0 where none is asked for"
+    if obs.labels is None or obs.labels.numel() != length:
+        raise ValueError(f"{expected}; got {None if obs.labels is None else tuple(obs.labels.shape)}")
+    labels = obs.labels.detach().cpu().flatten()
+    if not (labels >= 0).any():
+        raise ValueError(f"{expected}; got none that is asked for")
+    pieces = labels[labels >= 0].unique()
+    known = torch.cat([labels[:, None] == pieces, (labels < 0)[:, None]], dim=1).double()
+    return Targets(pieces, None, known, "masked places and targets granted")
+
+
+def _pieces(obs: Observation, source: str) -> tuple[Tensor, str]:
+    everything = torch.arange(len(dict(obs.model.named_parameters())[TOKENS]))
+    if source == "optimise":
+        return everything, "masked places and targets searched for, among all tokens"
+    if OUTPUT_BIAS not in obs.update:
+        return everything, f"update[{OUTPUT_BIAS!r}] is not there: targets searched for among all tokens"
+    # the mean of p - y over what was asked for: below zero only where y is not
+    gradient = obs.update[OUTPUT_BIAS].detach().cpu() / (
+        1 if obs.local_steps is None else -gradient_unit(obs)
+    )
+    pieces = (gradient < 0).nonzero().flatten()
+    if not len(pieces):
+        return everything, "no output has a gradient below zero: targets searched for among all tokens"
+    return pieces, (
+        f"{len(pieces)} targets read off the output bias (gradient below zero: none is missed as long as "
+        "the model is far from sure of them); which of them belongs where is searched for"
+    )
+
+
+def _chances(obs: Observation, length: int) -> Tensor:
+    """Return larger chances where the gradient of the position is: others get theirs by attention alone."""
+    if POSITIONS not in obs.update:
+        return torch.full((length,), _MASKED, dtype=torch.float64)
+    rows = obs.update[POSITIONS].detach().cpu()[:length].double().norm(dim=1)
+    largest = rows.max().clamp_min(torch.finfo(rows.dtype).tiny)
+    return (_SURELY * rows / largest).clamp(_HARDLY, _SURELY)

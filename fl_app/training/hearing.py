@@ -1,0 +1,54 @@
+"""How good a speech model is on the server's own utterances."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_app.data import PADDING, Samples, Vocabulary, pixels
+from fl_app.training.evaluation import Evaluation
+from fl_app.training.predictions import transcribe
+from fl_app.word_errors import word_error_rate
+
+_CHUNK = 32
+
+
+class Recogniser(Protocol):
+    """What a speech model can do beside predicting the next token."""
+
+    def recognise(self, frames: Tensor, *, start: int, end: int, limit: int) -> Tensor:
+        """Return the tokens (N, up to ``limit``) that it finds by itself."""
+
+
+@torch.no_grad()
+def evaluate_hearing(model: nn.Module, samples: Samples, vocabulary: Vocabulary) -> Evaluation:
+    """Evaluate ``model``, told the words so far, and by the words it finds alone.
+
+    Alone, it takes the likeliest token each time, at most as many as the longest transcript has.
+    """
+    first = next(model.parameters())
+    predict, limit = transcribe(vocabulary.start), samples.labels.shape[1]
+    loss, right, count = 0.0, 0, 0
+    said: list[str] = []
+    heard: list[str] = []
+    for start in range(0, len(samples), _CHUNK):
+        part = samples.take(torch.arange(start, min(start + _CHUNK, len(samples)), device="cpu"))
+        inputs = pixels(part.inputs, first.device, first.dtype)
+        logits, labels = predict(model, inputs, part.labels.to(first.device))
+        loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        right, count = right + int((logits.argmax(1) == labels).sum()), count + len(labels)
+        said += [vocabulary.decode(row[row != PADDING].tolist()) for row in part.labels]
+        found = cast(Recogniser, model).recognise(
+            inputs, start=vocabulary.start, end=vocabulary.end, limit=limit
+        )
+        heard += [vocabulary.decode(row) for row in found.tolist()]
+    return Evaluation(
+        accuracy=right / count,
+        loss=loss / count,
+        balanced_accuracy=None,
+        auroc=None,
+        wer=word_error_rate(said, heard),
+    )
