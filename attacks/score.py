@@ -106,11 +106,12 @@ def _reconstructed_labels(result: Reconstruction, truth: Truth) -> dict | None:
 
 
 def _set_of_labels(result: LabelSet, truth: Truth) -> dict:
+    true = truth.labels[truth.labels >= 0].tolist()  # a transcript is padded below 0
     if result.counts is None:
         # the attack says which classes occur, not how often: only that is judged
-        return _agreement(Counter(set(result.labels.tolist())), Counter(set(truth.labels.tolist())))
+        return _agreement(Counter(set(result.labels.tolist())), Counter(set(true)))
     found = Counter(dict(zip(result.labels.tolist(), result.counts.tolist(), strict=True)))
-    return _agreement(found, Counter(truth.labels.tolist()))
+    return _agreement(found, Counter(true))
 
 
 def _true_tokens(truth: Truth) -> list[int]:

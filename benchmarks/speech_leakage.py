@@ -76,7 +76,7 @@ class Row:
     restarts: int
 
 
-SCALES = {"cpu": Scale(10, 6, 4_000), "paper": Scale(401, 50, 40_000)}
+SCALES = {"cpu": Scale(10, 6, 4_000), "paper": Scale(402, 50, 40_000)}
 ROWS = {"none": Row(False, 1), "bag": Row(True, 1), "bag5": Row(True, 5)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,5 +23,7 @@ class Attacker:
     """From a result and the truth to numbers."""
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
+    spell: Callable[[Sequence[int]], str] | None = None
+    """From tokens to text, where samples have transcripts."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """What an active attack does to the model before a client gets it; None: the attacker only watches."""

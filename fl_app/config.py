@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fl_app.attacker import Attacker
 from fl_app.audit import Chosen, Public
 from fl_app.client import ClientParts
-from fl_app.data import Dataset, Samples, label_histogram, pixels, split_validation
+from fl_app.data import Dataset, Samples, Vocabulary, label_histogram, pixels, split_validation
 from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
 from fl_app.inspection import Inspection
@@ -29,6 +29,9 @@ from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
+
+ON_TRANSCRIPTS = ("bag_of_words", "transcript")
+"""Attacks that take no sample for an image."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def server_parts(overrides: str) -> ServerParts:
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
         ),
-        attacker=_attacker(cfg, manipulation),
+        attacker=_attacker(cfg, manipulation, dataset.vocabulary),
     )
 
 
@@ -151,7 +154,9 @@ def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
 
 
 def _attacker(
-    cfg: DictConfig, manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None
+    cfg: DictConfig,
+    manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -161,14 +166,16 @@ def _attacker(
     if cfg.attack.method is None:
         return None
     wanted = cfg.attack.get("adaptive")
+    spell = None if vocabulary is None else vocabulary.decode
     forms = {form: _attack(cfg, form) for form in ((False, True) if wanted == "both" else (bool(wanted),))}
     return Attacker(
         name=cfg.attack.name,
         forms=forms,
         grant_labels=cfg.attack.grant.labels,
         # by name: this package never imports the attacks
-        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips),
+        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
         aligned=get_method("attacks.score.aligned"),
+        spell=spell,
         manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
     )
 
@@ -319,8 +326,9 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
 
 def _check_spoken(cfg: DictConfig) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
-    if cfg.attack.method is not None:
-        raise ConfigError(f"attack: {cfg.attack.name} does not work on transcripts: take attack=none")
+    if cfg.attack.method is not None and cfg.attack.name not in ON_TRANSCRIPTS:
+        choices = ", ".join(ON_TRANSCRIPTS)
+        raise ConfigError(f"attack: must be none or one of {choices} on transcripts, got {cfg.attack.name}")
     if cfg.choices.defense in ("ats", "soteria"):
         raise ConfigError(f"defense: {cfg.choices.defense} does not work on transcripts: take another one")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,7 +194,28 @@ def _entry(
     if entry["manipulated"] and scores["psnr"]:
         found = [value is not None and value > EXACT for value in scores["psnr"]]
         scores["recovered"] = sum(found) / len(found)
-    return entry | scores | _pictures(case, result, attacker, folder, labels_from) | _names(case, result)
+    return (
+        entry
+        | scores
+        | _pictures(case, result, attacker, folder, labels_from)
+        | _names(case, result)
+        | _transcript(case, result, attacker)
+    )
+
+
+def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
+    """Return what was recovered of one utterance, and what was said, in words where tokens can be spelled."""
+    if not hasattr(result, "tokens"):
+        return {}
+    truth = case.sighting.truth
+    true = None if truth is None else truth.labels[truth.labels >= 0].tolist()
+
+    def text(tokens: Sequence[int] | None) -> str | None:
+        if tokens is None:
+            return None
+        return attacker.spell(tokens) if attacker.spell is not None else " ".join(map(str, tokens))
+
+    return {"transcript": {"found": text(list(result.tokens)), "true": text(true)}}
 
 
 def _names(case: _Case, result: Any) -> dict[str, Any]:
@@ -231,6 +252,8 @@ def _scores(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
     if truth is None:
         return dict(_UNSCORED)
     scores = _UNSCORED | dict(attacker.score(result, truth))
+    # of tokens: in their place, all of them, edits, and edits of words
+    scores |= {f"token_{name}": value for name, value in (scores.pop("tokens", None) or {}).items()}
     if truth.trained is not None and len(getattr(result, "images", ())) and not case.undefended:
         scores["trained"] = dict(attacker.score(result, Truth(truth.trained, truth.labels))) | {
             "images": f"{case.stem}-trained.png"

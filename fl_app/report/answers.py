@@ -93,10 +93,23 @@ def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> lis
     found = closest_image(attacks)
     if found is not None:
         return _image_leak(attacks, *found, source=source, verdict=verdict)
+    read = [attack for attack in attacks if attack.transcript is not None and "token_wer" in attack.others]
+    if read:
+        return _transcript_leak(min(read, key=lambda attack: attack.others["token_wer"]), source)
     if any(attack.scored for attack in attacks):
         return _other_leak(attacks, source)
     remark = "The attack ran, but the client did not allow an audit: there is no original to compare with."
     return [_big("Not scored"), _text(remark)]
+
+
+def _transcript_leak(attack: Attack, source: str) -> list[Child]:
+    found, true = attack.transcript or ("", None)
+    whose = "" if attack.client is None else f" of client {attack.client}"
+    return [
+        _big(format_percent(attack.others["token_wer"]), " word errors"),
+        _text(f"From {source}, attack {_attack_name(attack)} read an utterance{whose}: “{found}”."),
+        _text(f"What was said: “{true}”.") if true is not None else None,
+    ]
 
 
 def _image_leak(

@@ -128,6 +128,8 @@ class Attack:
     seconds: float | None
     images: Path | None
     truth: Path | None
+    transcript: tuple[str, str | None] | None
+    """What an attack read of an utterance, and what was said."""
     others: Mapping[str, float]
     """Further numbers of the entry, such as a word error rate, by name."""
 
@@ -441,12 +443,18 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         seconds=as_number(raw.get("seconds")),
         images=_inside(folder, raw.get("images")),
         truth=_inside(folder, raw.get("truth")),
+        transcript=_transcript(as_mapping(raw.get("transcript"))),
         others=others,
     )
 
 
 def _scores(value: object) -> Scores:
     return tuple(as_number(item) for item in value) if isinstance(value, list) else ()
+
+
+def _transcript(raw: Mapping[str, object]) -> tuple[str, str | None] | None:
+    found = as_text(raw.get("found"))
+    return None if found is None else (found, as_text(raw.get("true")))
 
 
 def _numbers(raw: object) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from fl_app.report.records import Run
 from fl_app.report.runs import load_run
 from fl_app.report.server_section import server_section
 from fl_app.report.tiles import png_uri, tile_uri
+from fl_app.report.transcript_section import transcript_section
 
 _NOTES_SHOWN = 12
 _PICTURE_BUDGET = 450_000
@@ -47,6 +48,7 @@ def write_report(run_dir: Path | str) -> Path:
         server_section(run),
         attack_section(run),
         label_section(run),
+        transcript_section(run),
         _chart_section(run),
         _failure_section(run),
         _notes_section(run),

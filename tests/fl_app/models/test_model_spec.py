@@ -67,7 +67,8 @@ def test_does_not_follow_changes_of_the_settings_it_was_made_from():
 
 def test_builds_every_public_model_and_nothing_else_of_the_package():
     images = (torch.rand(2, 3, 16, 16),)
-    others = {"las": (torch.rand(2, 16, 4), torch.tensor([[1], [1]]))}
+    tokens = torch.tensor([[1], [1]])
+    others = {"las": (torch.rand(2, 16, 4), tokens), "bert_mlm": (tokens,)}
     for name in fl_app.models.__all__:
         task = others.get(name, images)
         spec = ModelSpec(f"fl_app.models.{name}", {"num_classes": 10, "in_shape": tuple(task[0].shape[1:])})
