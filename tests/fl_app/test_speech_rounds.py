@@ -75,6 +75,23 @@ def test_rounds_lower_the_loss_and_the_scores_are_those_of_the_model_that_is_lef
     assert "word errors" in page
 
 
+@pytest.mark.parametrize("attack", ["bag_of_words", "transcript attack.steps=150 attack.restarts=2"])
+def test_what_was_said_is_read_off_an_update_that_passed_the_tap(tmp_path, attack):
+    # letters: 64 units must be more than a transcript has tokens
+    text = settings(write_corpus(tmp_path / "corpus"), "defense=none rounds=1 batch_size=4 model.decoder=64")
+    result = run(tmp_path / "run", f"{text} attack={attack} baseline=false")
+    (found,) = result["attacks"]
+    if attack == "bag_of_words":
+        assert set(found["found_labels"]) == set(found["true_labels"])
+        assert found["rank"] == len(found["true_labels"])
+        assert found["labels"]["exact"] == 1.0
+    else:
+        assert found["transcript"]["true"].replace(" ", "").isalpha()
+        assert 0 <= found["token_accuracy"] <= 1
+        assert found["token_wer"] is not None
+        assert found["transcript"]["found"] in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_the_same_seed_gives_the_same_model(tmp_path):
     text = settings(write_corpus(tmp_path, speakers=4), "defense=none rounds=2 batch_size=4")
 
@@ -91,7 +108,7 @@ def test_the_same_seed_gives_the_same_model(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("defense=none attack=ig", "attack: must be none or one of bag_of_words, transcript on transcripts, got"),
+        ("defense=none attack=ig", "attack: must be none or one of bag_of_words, transcript on transcripts"),
         ("defense=none model=lenet", r"model: .*lenet_zhu: in_shape must be three positive integers"),
         ("defense=none clients=9", "partition: natural: 9 clients need at least as many groups, got"),
         ("defense=soteria", "defense: soteria does not work on transcripts"),
