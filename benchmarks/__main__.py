@@ -1,8 +1,8 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own: accuracy, batch_statistics, broadcaster, communication,
-detector, earlier_rounds, imprint, labels, leakage, photographs, rgap and text, as in ``python -m
-benchmarks.leakage``.
+detector, earlier_rounds, imprint, labels, leakage, photographs, rgap, speech_leakage and text, as in
+``python -m benchmarks.leakage``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ from attacks.labels.combination import (
 )
 from attacks.labels.hyperplanes import guess_planes, margins
 
+_FEW = 500
+"""How many of the longest points are tried first, where there are far more."""
+
 
 class Separation(NamedTuple):
     """For each point, whether it can be parted from the others."""
@@ -42,8 +45,14 @@ def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
     For all others ``r q > 0`` must hold. A point with a margin above ``accuracy``, that of
     the points as unit vectors, is never taken for one that cannot be parted.
     """
-    search = _Search(points / points.norm(dim=1, keepdim=True), accuracy)
-    search.rule_out()
+    sizes = points.norm(dim=1, keepdim=True)
+    search = _Search(points / sizes, accuracy)
+    few = max(_FEW, 4 * points.shape[1])
+    if 4 * few < len(points):
+        # a sum of some is one of all; it has to have every label, and labels make the longest points
+        search.rule_out(sizes.flatten().topk(few).indices)
+    if search.unsettled().any():
+        search.rule_out(torch.arange(len(points)))
     for point in search.unsettled().nonzero().flatten().tolist():
         search.settle(point)
     return Separation(search.open, search.margins, int(search.unsettled().sum()))
@@ -63,25 +72,26 @@ class _Search:
     def unsettled(self) -> Tensor:
         return self.open & (self.margins <= self.accuracy)
 
-    def rule_out(self) -> None:
-        """Rule points out by sums that vanish, and find hyperplanes for what remains."""
-        vectors = self.points.numpy()
+    def rule_out(self, among: Tensor) -> None:
+        """Rule points out by sums ``among`` some that vanish, and find hyperplanes for what remains."""
+        vectors = self.points[among].numpy()
         found = cheapest_combination(*closed(vectors))
         if found is None:
             return
-        if (vectors @ found.r).min() > self.accuracy * np.linalg.norm(found.r):
+        if (self.points.numpy() @ found.r).min() > self.accuracy * np.linalg.norm(found.r):
             self.below_all = found.r
             return
-        if not self._exclude(vectors, found.weights[:-1]):
+        if not self._exclude(among, found.weights[:-1]):
             return
         weights = found.weights[:-1]
         # first the least weight on all that is open; then, as in reweighted l1, on what needs the least
         for charge in (np.ones_like(weights), 1 / weights.clip(min=1e-6)):
             if self._part():
                 return
-            found = cheapest_combination(vectors, np.where(self.open.numpy(), charge / charge.max(), 0.0))
+            still = self.open[among].numpy()
+            found = cheapest_combination(vectors, np.where(still, charge / charge.max(), 0.0))
             if found is not None:
-                self._exclude(vectors, found.weights)
+                self._exclude(among, found.weights)
         self._part()
 
     def settle(self, point: int) -> None:
@@ -105,10 +115,10 @@ class _Search:
         else:
             self.open &= torch.from_numpy(support)
 
-    def _exclude(self, vectors: Array, weights: Array) -> bool:
-        support = proven_support(vectors, weights, self.accuracy)
+    def _exclude(self, among: Tensor, weights: Array) -> bool:
+        support = proven_support(self.points[among].numpy(), weights, self.accuracy)
         if support is not None:
-            self.open &= torch.from_numpy(support)
+            self.open &= torch.zeros_like(self.open).index_fill(0, among[torch.from_numpy(support)], True)
         return support is not None
 
     def _part(self) -> bool:

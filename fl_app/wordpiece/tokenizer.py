@@ -13,7 +13,7 @@ from fl_app.wordpiece.words import split_words
 
 GOES_ON = "##"
 PAD, UNKNOWN, CLS, SEP, MASK = SIGNS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Tokens that stand for no text; no text is ever cut into them."""
+"""Tokens that stand for no text; no text is ever cut into them, for brackets are words of their own."""
 LONGEST = 100
 """Letters of a word; a longer one is unknown."""
 
@@ -79,7 +79,7 @@ class WordPiece:
         while start < len(word):
             before = GOES_ON if start else ""
             for end in range(len(word), start, -1):
-                if (piece := before + word[start:end]) in self._place and piece not in SIGNS:
+                if (piece := before + word[start:end]) in self._place:
                     break
             else:
                 yield None

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from attacks.labels import separation
 from attacks.labels.combination import cheapest_combination, closed, nearest_combination, proven_support
 from attacks.labels.separation import separate
 
@@ -45,6 +46,25 @@ def test_agrees_with_one_programme_for_each_class_of_a_softmax(seed, classes, da
     found = separate(points)
     assert found.parted.tolist() == oracle(points)
     assert found.parted[labels].all()
+    assert found.unproven == 0
+
+
+@pytest.mark.parametrize("short", [(), (7,), (7, 900)])
+def test_the_longest_of_many_points_are_tried_first_and_no_answer_depends_on_it(monkeypatch, short):
+    labels = [7, 900, 900, 1500]
+    points = softmax_points(1, 1600, labels)
+    points[list(short)] *= 1e-4  # not among the longest then, and as far from all hyperplanes as before
+    monkeypatch.setattr(separation, "_FEW", 20)
+    tried = []
+    rule_out = separation._Search.rule_out
+    monkeypatch.setattr(
+        separation._Search,
+        "rule_out",
+        lambda search, among: tried.append(len(among)) or rule_out(search, among),
+    )
+    found = separate(points)
+    assert tried == ([20, 1600] if short else [20])
+    assert found.parted.nonzero().flatten().tolist() == [7, 900, 1500]
     assert found.unproven == 0
 
 

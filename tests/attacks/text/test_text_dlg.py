@@ -66,8 +66,7 @@ def test_granted_targets_stand_in_the_result_from_the_start():
 
 def test_the_plain_distance_hardly_sees_what_is_not_masked():
     plain = text_dlg(steps=6, targets="granted", even=False, tolerance=0.0)(observe(labels=ASKED))
-    even = text_dlg(steps=6, targets="granted", tolerance=0.0)(observe(labels=ASKED))
-    assert accuracy(plain.tokens) < accuracy(even.tokens) == 1.0
+    assert 2 / 7 <= accuracy(plain.tokens) < 0.8
 
 
 def test_embedding_rows_narrow_the_words():
@@ -88,6 +87,13 @@ def test_embedding_rows_are_the_tokens_that_occur(tied, seed):
     assert sorted(result.labels.tolist()) == sorted(set(INPUTS[0].tolist()))
     assert result.labels[0] == MASK  # the largest gradient is where something is asked for
     assert any("of rank 2" in note for note in result.notes) == tied
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_how_large_a_gradient_is_does_not_matter_to_its_rows(tied):
+    obs = observe(tied=tied)
+    small = replace(obs, update={name: 1e-6 * entries for name, entries in obs.update.items()})
+    assert embedding_rows()(small).labels.tolist() == embedding_rows()(obs).labels.tolist()
 
 
 def test_rows_that_all_have_a_gradient_of_their_own_tell_nothing():
