@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from fl_app.wordpiece.tokenizer import WordPiece
 
 @cache
 def english() -> WordPiece:
-    """Return the pieces of ``english.txt``, which `fl_app.wordpiece.learn` wrote."""
-    return WordPiece(
-        tuple(Path(__file__).with_name("english.txt").read_text(encoding="ascii").split("\n")[:-1])
-    )
+    """Return the pieces of ``english.json``, which `fl_app.wordpiece.learn` wrote."""
+    # JSON: of text files, Flower's app bundles take only a few kinds
+    return WordPiece(tuple(json.loads(Path(__file__).with_name("english.json").read_text(encoding="ascii"))))

@@ -1,12 +1,13 @@
 """``python -m fl_app.wordpiece.learn [--size N] < TEXT > VOCABULARY``: learn pieces from lines of English.
 
-Letters that stand side by side most often are joined, again and again. The project's ``english.txt`` was
+Letters that stand side by side most often are joined, again and again. The project's ``english.json`` was
 learnt from 401 transcripts of LibriSpeech, which are sentences of books in the public domain.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import string
 import sys
 from collections import Counter
@@ -58,4 +59,5 @@ def _join(parts: list[str], pair: tuple[str, str], union: str) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="fl_app.wordpiece.learn", description=__doc__)
     parser.add_argument("--size", type=int, default=SIZE)
-    sys.stdout.write("".join(f"{piece}\n" for piece in learn_pieces(sys.stdin, parser.parse_args().size)))
+    pieces = learn_pieces(sys.stdin, parser.parse_args().size)
+    print(json.dumps(pieces, indent=0))
