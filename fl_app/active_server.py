@@ -9,6 +9,7 @@ not touched either.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from fl_app.audit import Auditor
 from fl_app.messages import (
     TRAIN,
+    MessageError,
     Order,
     leave_out,
     pack_blob,
@@ -85,7 +87,8 @@ class ActiveServer(Auditor):
                     f"{passed.error.reason}"
                 )
             else:
-                leave_out(passed)
+                with suppress(MessageError):  # the strategy names who sent what cannot be read
+                    leave_out(passed)
         return passed
 
     def model_for(self, order: Order) -> tuple[Update, Update]:

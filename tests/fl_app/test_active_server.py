@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from federations import SMALL
-from flwr.app import Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.active_server import ActiveServer
@@ -114,6 +114,23 @@ def test_what_the_update_gives_away_is_the_batch(tmp_path):
     assert len(exact) >= 3
     assert min(exact) > 70
     assert [row["attacked"] for row in result["rounds"]] == [[], [3], []]
+
+
+class Garbled(ClientApp):
+    """The real client app, in which one client's reply to a training order cannot be read."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == TRAIN and read_order(message).client == 3:
+            reply.content = RecordDict({"noise": ConfigRecord({"n": 1})})
+        return reply
+
+
+def test_an_attacked_client_that_answers_with_garbage_stops_nothing():
+    parts, tap, _ = federate(f"{ROB} defense=none", Garbled())
+    assert [row.clients for row in parts.strategy.records] == [4, 4, 4]
+    assert all([f.client for f in row.failures] == [3] for row in parts.strategy.records)
+    assert not tap.sightings
 
 
 def test_an_attacked_client_is_charged_for_what_it_released():
