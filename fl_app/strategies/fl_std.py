@@ -164,6 +164,8 @@ class FLStd(FedAvg):
                 values = torch.from_numpy(self.aggregation.see(blob, client))
             except ProtocolError as error:
                 raise CodecError(str(error)) from error
+        if not values.isfinite().all():
+            raise CodecError(f"{VALUES} holds NaN or infinity")
         return sketch.restore(values, weights)
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:

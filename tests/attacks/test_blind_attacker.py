@@ -134,7 +134,7 @@ def other_truth(truth: Truth) -> dict[str, Truth]:
     }
 
 
-@pytest.mark.parametrize("defense", ["dgp", "ats"])
+@pytest.mark.parametrize("defense", ["dgp", pytest.param("ats", marks=pytest.mark.slow)])
 def test_a_poisoned_truth_changes_no_reconstruction(tmp_path, defense):
     logging.getLogger("flwr").setLevel(logging.ERROR)
     (sighting,), parts, text = sightings_of(f"defense={defense}")

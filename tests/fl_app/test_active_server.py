@@ -88,20 +88,30 @@ def test_the_honest_training_goes_on_as_if_the_attacked_client_had_not_been_ther
 
 @pytest.mark.parametrize("defense", DEFENSES)
 def test_every_defense_answers_a_manipulated_model_or_says_why_not(defense):
-    parts, tap, _ = federate(f"{ROB} defense={defense} rounds=2")
+    parts, tap, _ = federate(
+        f"{ROB} defense={defense} attack.rounds=[1] attack.clients=[1] clients=2 rounds=1 lr=0.01"
+    )
     row = parts.strategy.records[-1]
     if defense == "fl_top":  # its coordinates are those of the honest model
         assert not tap.sightings
-        assert [failure.client for failure in row.failures] == [3]
+        assert [failure.client for failure in row.failures] == [1]
         assert any("did not train on the manipulated model" in note for note in tap.notes)
         return
     (sighting,) = tap.sightings
-    assert row.attacked == [3]
+    assert row.attacked == [1]
     assert not row.failures
     assert sighting.manipulated is not None
     assert sighting.truth is not None
     assert sighting.update["imprint.rows.weight"].shape == (16, 3072)
     assert sighting.update.keys() == sighting.weights.keys() == sighting.raw.keys()
+
+
+def test_an_update_that_diverged_is_no_sighting_and_stops_nothing(caplog):
+    with caplog.at_level(logging.WARNING, logger="fl_app"):
+        parts, tap, _ = federate(f"{ROB} defense=fl_cs lr=1e6")
+    assert not tap.sightings
+    assert "client 3 cannot be attacked: values holds NaN or infinity" in caplog.text
+    assert [row.round for row in parts.strategy.records] == [1, 2, 3]
 
 
 def test_what_the_update_gives_away_is_the_batch(tmp_path):

@@ -38,7 +38,7 @@ def without_time(entries):
     return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
 
 
-@pytest.mark.parametrize("defense", ["dgp", "adgp", "ats", "none"])
+@pytest.mark.parametrize("defense", ["dgp", "adgp", pytest.param("ats", marks=pytest.mark.slow), "none"])
 def test_the_same_attack_finds_the_same_again(tmp_path, defense):
     folder = finished_run(tmp_path, f"defense={defense}")
     first = attacks(folder)

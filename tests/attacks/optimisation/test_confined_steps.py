@@ -163,6 +163,7 @@ def test_clients_that_show_other_entries_are_attacked_as_if_alone():
     assert not torch.allclose(results[0].images, results[2].images, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_knowing_what_was_trained_brings_the_image_nearer():
     obs, inputs, _ = sent_by_client(model(), steps=8, lr=2.0)
     pixels = inputs * 0.3 + 0.4

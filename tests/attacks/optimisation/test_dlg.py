@@ -102,6 +102,7 @@ def test_the_distance_is_relative_to_the_observed_gradient_even_in_float32(scale
     torch.testing.assert_close(relative_distance(target * scale)(0 * guess), torch.ones(3))
 
 
+@pytest.mark.slow
 def test_a_batch_is_recovered_one_sample_in_turn(observe, model, pixels):
     obs = observe(model, as_inputs(pixels[:2]), torch.tensor([2, 0]), mean=MEAN, std=STD)
     result = dlg(labels="granted")(obs)

@@ -29,6 +29,7 @@ def faults(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_pages_are_used_again():
     pages = 12_000_000 * 4 // resource.getpagesize()
     kept, given_back = faults("keep"), faults("as it is")

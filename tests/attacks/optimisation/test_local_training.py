@@ -114,6 +114,7 @@ def test_an_attack_names_which_way_it_took():
         inverting_gradients(fedavg="both")
 
 
+@pytest.mark.slow
 def test_unrolling_recovers_what_one_step_cannot():
     obs, inputs, _ = observed(1, 8, 1, lr=2.0)
     errors = {

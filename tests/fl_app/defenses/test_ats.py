@@ -124,6 +124,7 @@ def test_the_updates_of_a_federation_change_and_repeat():
         assert all(torch.equal(other[name], third[name]) for name in other)
 
 
+@pytest.mark.slow
 def test_a_federation_learns_from_transformed_images():
     parts, _ = train("defense=ats rounds=150 clients=2 batch_size=16 lr=0.05 data.train_per_class=20")
     assert not any(record.failures for record in parts.strategy.records)
