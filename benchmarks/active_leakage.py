@@ -25,6 +25,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from fl_app.leakage import EXACT
+
 DEFENSES = {
     "none": "defense=none",
     "ats": "defense=ats",
@@ -52,7 +54,6 @@ ATTACKS = {
     "rob": "attack=rob attack.public=held_out public.samples=8000 audit.batch_size=16",
     "rgap": "attack=rgap model=cnn6 audit.batch_size=1",
 }
-EXACT = 70.0
 TRAINED = "as trained on"
 
 

@@ -92,10 +92,11 @@ class _Watch:
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
         """Return earlier sightings of the client; to a manipulated model it has no past."""
+        if sighting.manipulated is not None:
+            return []
         order = sighting.order
         past = [s for s in self.sightings if s.order.client == order.client and s.order.round < order.round]
-        honest = [s for s in past if sighting.manipulated is None and s.manipulated is None]
-        return sorted(honest, key=lambda s: s.order.round)
+        return sorted((s for s in past if s.manipulated is None), key=lambda s: s.order.round)
 
     def _before(self, sighting: Sighting) -> Observation:
         key = sighting.order.round, sighting.order.client

@@ -92,8 +92,7 @@ class Imprint:
         std: Sequence[float] | None = None,
     ) -> nn.Module:
         """Return a copy of ``model`` with the block in front; the arguments are those of `settings`."""
-        settings = self.settings(in_shape, public=public, moments=moments, mean=mean, std=std)
-        return add_imprint(copy.deepcopy(model), **settings)  # type: ignore[arg-type]
+        return _planted(model, self.settings(in_shape, public=public, moments=moments, mean=mean, std=std))
 
     def settings(
         self,
@@ -139,8 +138,7 @@ class Imprint:
     ) -> Manipulated:
         """Return the planted model, and how a client builds it."""
         settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas)
-        planted = add_imprint(copy.deepcopy(model), **settings)  # type: ignore[arg-type]
-        return Manipulated(planted, {"imprint": settings})
+        return Manipulated(_planted(model, settings), {"imprint": settings})
 
     def read(self, obs: Observation) -> Bins:
         """Read every bin of an update that was made with the planted model."""
@@ -201,3 +199,7 @@ class Imprint:
             raise ValueError(f"{WHO}: the update must have the block's rows; {', '.join(missing)} missing")
         problem = as_problem(dataclasses.replace(obs, local_steps=None), who=WHO)
         return problem, path, block
+
+
+def _planted(model: nn.Module, settings: dict[str, object]) -> nn.Module:
+    return add_imprint(copy.deepcopy(model), **settings)  # type: ignore[arg-type]
