@@ -22,6 +22,7 @@ def score(
     *,
     lpips_net: str = "alex",
     spell: Callable[[Sequence[int]], str] | None = None,
+    granted: bool = False,
 ) -> dict:
     """Return plain numbers, ready for JSON.
 
@@ -31,8 +32,8 @@ def score(
     its weights are missing.
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
-    Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place),
-    ``exact``, the ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from
+    Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place; where
+    labels were ``granted``, of those that they do not tell, None if they tell all), ``exact``, the ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from
     tokens to text, the ``wer`` (that of words), else None.
     """
     if isinstance(result, Reconstruction):
@@ -41,7 +42,7 @@ def score(
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
     if isinstance(result, Transcript):
-        return {"tokens": _token_scores(list(result.tokens), _true_tokens(truth), spell)}
+        return {"tokens": _token_scores(list(result.tokens), truth, spell, granted)}
     expected = "a Reconstruction, a LabelSet or a Transcript"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
 
@@ -114,31 +115,18 @@ def _set_of_labels(result: LabelSet, truth: Truth) -> dict:
     return _agreement(found, Counter(true))
 
 
-def _true_tokens(truth: Truth) -> list[int]:
-    """Return the one sequence that was trained on.
-
-    Labels (1, L) are its tokens; a label below 0 is no token, and where the inputs are tokens as well
-    (those of a masked language model, which is asked for a few), theirs stands there.
-    """
-    if truth.labels.ndim != 2 or len(truth.labels) != 1:
-        raise ValueError(
-            f"score: a transcript is of labels (1, L), the truth has {tuple(truth.labels.shape)}"
-        )
-    labels, inputs = truth.labels[0].cpu(), truth.inputs.cpu()
-    if truth.inputs.shape == truth.labels.shape and not truth.inputs.is_floating_point():
-        labels = torch.where(labels < 0, inputs[0], labels)
-    return [int(token) for token in labels[labels >= 0]]
-
-
 def _token_scores(
-    found: list[int], true: list[int], spell: Callable[[Sequence[int]], str] | None
+    found: list[int], truth: Truth, spell: Callable[[Sequence[int]], str] | None, granted: bool
 ) -> dict[str, float | None]:
+    tokens, told = truth.tokens()
+    true = tokens.tolist()
     if not true:
         raise ValueError("score: the truth must have at least one token, got none")
-    right = sum(a == b for a, b in zip(found, true, strict=False))
+    counted = [not (granted and known) for known in told.tolist()]
+    right = sum(c and a == b for c, a, b in zip(counted, found, true, strict=False))
     edits = count_edits([str(token) for token in true], [str(token) for token in found])
     return {
-        "accuracy": right / len(true),
+        "accuracy": right / sum(counted) if any(counted) else None,
         "exact": float(found == true),
         "error_rate": edits / len(true),
         "wer": None if spell is None else word_error_rate([spell(true)], [spell(found)]),

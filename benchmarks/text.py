@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from attacks.base import Transcript
 from attacks.score import score
 from attacks.text import embedding_rows, text_dlg
+from fl_app.data import UNASKED
 from fl_app.models import bert_mlm
 from fl_app.types import Observation, Truth
 from fl_app.wordpiece import english
@@ -59,19 +60,19 @@ class Leak(NamedTuple):
 
 
 def masked(text: str, seed: int) -> Truth:
-    """Return a sentence as a client sees it (1, L), and what the model is asked for, -1 elsewhere."""
+    """Return a sentence as a client sees it (1, L), and what the model is asked for, `UNASKED` elsewhere."""
     ids = torch.tensor([english().encode_sentence(text)])
     generator = torch.Generator().manual_seed(seed)
     inner = ids.shape[1] - 2
     chosen = 1 + torch.randperm(inner, generator=generator)[: round(SHARE * inner)]
-    labels = torch.full_like(ids, -1)
+    labels = torch.full_like(ids, UNASKED)
     labels[0, chosen] = ids[0, chosen]
     return Truth(ids.index_fill(1, chosen, english().sign(MASK)), labels)
 
 
 def observe(model: nn.Module, truth: Truth, *, grant: bool) -> Observation:
     """Return what the server sees of one step on a sentence."""
-    loss = F.cross_entropy(model(truth.inputs)[0], truth.labels[0], ignore_index=-1)
+    loss = F.cross_entropy(model(truth.inputs)[0], truth.labels[0], ignore_index=UNASKED)
     names, parameters = zip(*model.named_parameters(), strict=True)
     update = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
     return Observation(model, update, labels=truth.labels if grant else None, training=True)

@@ -27,7 +27,7 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
             f"expected overrides of {', '.join(_KEYS)}"
         )
     sightings, spec, public = load_sightings(folder)
-    attacker, model = attack_parts(join_overrides(overrides), spec)
+    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
     results = Results.reopen(folder)
     before = list(results.content["attacks"])
     results.content["attacks"] = []

@@ -24,6 +24,8 @@ class Attacker:
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
     spell: Callable[[Sequence[int]], str] | None = None
-    """From tokens to text, where samples have transcripts."""
+    """From tokens to text, where samples have transcripts or are sentences."""
+    pieces: Sequence[str] = ()
+    """What each token stands for, there."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """What an active attack does to the model before a client gets it; None: the attacker only watches."""

@@ -15,6 +15,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
+from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.messages import (
     IDENTIFY,
@@ -34,6 +35,7 @@ from fl_app.messages import (
 from fl_app.models import ModelSpec
 from fl_app.types import Observation, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
+from fl_app.wordpiece import WordPiece
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ class Public:
     training: bool
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
+    vocabulary: Vocabulary | WordPiece | None = None
+    """What tokens stand for, where labels are tokens."""
 
 
 class Auditor:

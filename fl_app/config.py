@@ -29,9 +29,10 @@ from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
+from fl_app.wordpiece import WordPiece
 
-ON_TRANSCRIPTS = ("bag_of_words", "transcript")
-"""Attacks that take no sample for an image."""
+ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
+"""Attacks that take no sample for an image, by what they take it for."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def server_parts(overrides: str) -> ServerParts:
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
-        _check_spoken(cfg)
+        _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
     spec = _spec(cfg, dataset, defense)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
@@ -125,16 +126,19 @@ def server_parts(overrides: str) -> ServerParts:
             defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
+            vocabulary=dataset.vocabulary,
         ),
         attacker=_attacker(cfg, manipulation, dataset.vocabulary),
     )
 
 
-def attack_parts(overrides: str, spec: ModelSpec) -> tuple[Attacker, nn.Module]:
+def attack_parts(
+    overrides: str, spec: ModelSpec, vocabulary: Vocabulary | WordPiece | None = None
+) -> tuple[Attacker, nn.Module]:
     """Build what an attack on a finished run needs: the attacker, and the model that was trained."""
     cfg = compose(overrides)
     _prepare_process(cfg)
-    attacker = _attacker(cfg)
+    attacker = _attacker(cfg, vocabulary=vocabulary)
     if attacker is None:
         raise ConfigError("attack: choose one; attack=none attacks nothing")
     try:
@@ -156,7 +160,7 @@ def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
 def _attacker(
     cfg: DictConfig,
     manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: Vocabulary | WordPiece | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -176,6 +180,7 @@ def _attacker(
         score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
+        pieces=() if vocabulary is None else vocabulary.pieces,
         manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
     )
 
@@ -264,8 +269,8 @@ def _vector_parts(
             raise ConfigError(
                 f"{group}: a model with buffers sends more than its vector: take one with GroupNorm"
             )
-    predict = task_of(public).predict
-    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER, predict)
+    task = task_of(public)
+    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER, task.predict, task.ask)
     return {
         "privacy": privacy,
         "aggregation": aggregation,
@@ -324,13 +329,13 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     return rest, public
 
 
-def _check_spoken(cfg: DictConfig) -> None:
+def _check_tokens(cfg: DictConfig, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
-    if cfg.attack.method is not None and cfg.attack.name not in ON_TRANSCRIPTS:
-        choices = ", ".join(ON_TRANSCRIPTS)
-        raise ConfigError(f"attack: must be none or one of {choices} on transcripts, got {cfg.attack.name}")
+    if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
+        choices = ", ".join(ON_TOKENS[what])
+        raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
     if cfg.choices.defense in ("ats", "soteria"):
-        raise ConfigError(f"defense: {cfg.choices.defense} does not work on transcripts: take another one")
+        raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
 
 
 def _dataset(cfg: DictConfig) -> Dataset:
@@ -366,7 +371,7 @@ def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
 
 
 def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], LocalData]:
-    predict = task_of(dataset).predict
+    task = task_of(dataset)
 
     @lru_cache(maxsize=1)
     def parts(clients: int) -> list[Tensor]:
@@ -375,7 +380,7 @@ def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], Local
     @lru_cache(maxsize=256)
     def data_of(client: int, clients: int) -> LocalData:
         samples = dataset.train.take(parts(clients)[client])
-        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client, predict)
+        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client, task.predict, task.ask)
 
     return data_of
 

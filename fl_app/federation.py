@@ -42,8 +42,12 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     folder = run_folder(config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
-        what = "speaker" if parts.dataset.speaker_names else "class"
-        plot_partition(parts.histogram, parts.dataset.group_names, folder / "partition.png", what=what)
+        plot_partition(
+            parts.histogram,
+            parts.dataset.group_names,
+            folder / "partition.png",
+            what=parts.dataset.group_kind,
+        )
         describe_vectors(parts.strategy, parts.model, results)
         try:
             sightings = _train(grid, parts, results)

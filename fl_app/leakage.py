@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -189,7 +189,7 @@ def _entry(
     }
     if failed:
         return entry | _UNSCORED | {"images": None, "truth": None}
-    scores = _scores(case, result, attacker)
+    scores = _scores(case, result, attacker, granted=observation.labels is not None)
     if observation.labels is not None:
         scores["labels"] = None  # to recover what was granted is no success
     if entry["manipulated"] and scores["psnr"]:
@@ -201,15 +201,16 @@ def _entry(
         | _pictures(case, result, attacker, folder, labels_from)
         | _names(case, result)
         | _transcript(case, result, attacker)
+        | _reads(case, result, attacker, granted=observation.labels is not None)
     )
 
 
 def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
-    """Return what was recovered of one utterance, and what was said, in words where tokens can be spelled."""
+    """Return what was recovered of one sequence, and what it was, in words where tokens can be spelled."""
     if not hasattr(result, "tokens"):
         return {}
     truth = case.sighting.truth
-    true = None if truth is None else truth.labels[truth.labels >= 0].tolist()
+    true = None if truth is None else truth.tokens()[0].tolist()
 
     def text(tokens: Sequence[int] | None) -> str | None:
         if tokens is None:
@@ -217,6 +218,37 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
         return attacker.spell(tokens) if attacker.spell is not None else " ".join(map(str, tokens))
 
     return {"transcript": {"found": text(list(result.tokens)), "true": text(true)}}
+
+
+def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
+    """Return what a search would have read after some of its steps, and at its end, token by token."""
+    if not getattr(result, "history", None):
+        return {}
+
+    def named(tokens: Sequence[int]) -> list[str]:
+        return [attacker.pieces[token] if attacker.pieces else str(token) for token in tokens]
+
+    def right(tokens: Sequence[int]) -> float | None:
+        if case.sighting.truth is None:
+            return None
+        scores = attacker.score(replace(result, tokens=tokens), case.sighting.truth, granted=granted)
+        return cast(float | None, scores["tokens"]["accuracy"])
+
+    true, told = None, None
+    if case.sighting.truth is not None:
+        tokens, labels = case.sighting.truth.tokens()
+        true, told = named(tokens.tolist()), labels.tolist()
+    reads = [*result.history.items(), (None, result.tokens)]
+    return {
+        "tokens_by_iteration": {
+            "true": true,
+            "masked": told,
+            "reads": [
+                {"iteration": step, "tokens": named(tokens), "accuracy": right(tokens)}
+                for step, tokens in reads
+            ],
+        }
+    }
 
 
 def _names(case: _Case, result: Any) -> dict[str, Any]:
@@ -247,12 +279,12 @@ def _granted(observation: Observation) -> dict[str, Any]:
     }
 
 
-def _scores(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
+def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
     """Score against the client's own samples and, where the defense trained on others, against those too."""
     truth = case.sighting.truth
     if truth is None:
         return dict(_UNSCORED)
-    scores = _UNSCORED | dict(attacker.score(result, truth))
+    scores = _UNSCORED | dict(attacker.score(result, truth, granted=granted))
     # of tokens: in their place, all of them, edits, and edits of words
     scores |= {f"token_{name}": value for name, value in (scores.pop("tokens", None) or {}).items()}
     if truth.trained is not None and len(getattr(result, "images", ())) and not case.undefended:

@@ -88,7 +88,22 @@ class Truth:
     """What the client really trained on; only scores may see it."""
 
     inputs: Tensor
-    """Pixels in [0, 1] (N, C, H, W), before normalisation."""
+    """Pixels in [0, 1] (N, C, H, W), before normalisation; or tokens (N, L), before any were hidden."""
     labels: Tensor
     trained: Tensor | None = None
     """The pixels that the update was computed on, where a defense put others in the inputs' place."""
+
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """Return the one sequence that was trained on, and which of its tokens (L,) are labels.
+
+        Labels (1, L) are its tokens; a label below 0 is no token, and where the inputs are tokens as well
+        (those of a masked language model, which is asked for a few), theirs stands there.
+        """
+        if self.labels.ndim != 2 or len(self.labels) != 1:
+            raise ValueError(f"Truth: one sequence has labels (1, L), these are {tuple(self.labels.shape)}")
+        labels, inputs = self.labels[0].cpu(), self.inputs.cpu()
+        tokens = labels
+        if inputs.shape == self.labels.shape and not inputs.is_floating_point():
+            tokens = torch.where(labels < 0, inputs[0], labels)
+        there = tokens >= 0
+        return tokens[there], (labels >= 0)[there]

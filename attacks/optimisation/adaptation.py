@@ -103,7 +103,7 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
 def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
     """Return the search as one makes it who knows the defense."""
     draws = bool(stochastic_layers(problem.model))
-    recipe = replace(recipe, masked=draws or not _tells_all(obs), withheld=RULE)
+    recipe = replace(recipe, masked=draws or not tells_all(obs), withheld=RULE)
     if find_part(obs, "take_sign"):
         rounds = 1 if problem.rounds is None else len(problem.rounds.states)
         recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes * rounds))
@@ -115,7 +115,7 @@ def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recip
     return replace(recipe, priors=tuple((weight * (1 + extra), prior) for weight, prior in recipe.priors))
 
 
-def _tells_all(obs: Observation) -> bool:
+def tells_all(obs: Observation) -> bool:
     """Return whether zeros of the update are what the client's gradient has there, or nearly."""
     parts = defense_parts(obs)
     return bool(parts) and all(part.name in TELLING for part in parts)

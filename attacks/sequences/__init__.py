@@ -1,6 +1,7 @@
-"""What was said, read off the update of a model that spells: the bag of its pieces, then their order."""
+"""Rows of tokens, read off an update: what was said, its bag of pieces and their order, and what was written."""
 
 from attacks.sequences.bag_of_words import bag_of_words
 from attacks.sequences.transcript import transcript
+from attacks.text import text_dlg
 
-__all__ = ["bag_of_words", "transcript"]
+__all__ = ["bag_of_words", "text_dlg", "transcript"]

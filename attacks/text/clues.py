@@ -11,7 +11,9 @@ from attacks.knowledge import gradient_unit
 from attacks.text.language_model import OUTPUT_BIAS, POSITIONS, TOKENS
 from fl_app.types import Observation
 
-SOURCES = ("infer", "granted", "optimise")
+SOURCES = ("auto", "infer", "granted", "optimise")
+OVER = -1
+"""A granted label where the sentence is over; others below 0 stand where nothing is asked for."""
 _SURELY, _HARDLY = 0.99, 1e-3
 """Chances of being masked that a search starts from lie between these."""
 _MASKED = 0.15
@@ -32,23 +34,25 @@ class Targets:
 
 
 def sentence_length(obs: Observation, who: str) -> tuple[int, str]:
-    """Return how many tokens the sentence has: as granted, or those whose positions have a gradient."""
+    """Return how many tokens the sentence has: as labels tell, or those whose positions have a gradient."""
     limit = len(dict(obs.model.named_parameters())[POSITIONS])
-    if obs.input_shape is not None:
-        length, note = obs.input_shape[0], "the sentence's length is granted"
-        if len(obs.input_shape) != 1 or not 1 <= length <= limit:
-            raise ValueError(f"{who}: input_shape must be (L,), L in 1..{limit}, got {obs.input_shape}")
-        return length, note
+    if obs.labels is not None:
+        if obs.labels.ndim != 2 or len(obs.labels) != 1:
+            raise ValueError(f"{who}: granted labels must be (1, L), got {tuple(obs.labels.shape)}")
+        length = int((obs.labels != OVER).sum())
+        if not 1 <= length <= limit:
+            raise ValueError(f"{who}: granted labels must be of 1 to {limit} tokens, got {length}")
+        return length, f"length {length} granted with the labels"
     rows = obs.update[POSITIONS].detach().any(dim=1) if POSITIONS in obs.update else torch.zeros(0)
     if not rows.any():
-        raise ValueError(f"{who}: no row of update[{POSITIONS!r}] tells the length: grant input_shape=(L,)")
+        raise ValueError(f"{who}: no row of update[{POSITIONS!r}] tells the length: labels must be granted")
     length = int(rows.nonzero().max()) + 1
     return length, f"length {length} read off the position embeddings' gradient: later rows are zero"
 
 
 def find_targets(obs: Observation, length: int, source: str, *, who: str) -> Targets:
     """Return what is known of the masked places and the tokens behind them, by one of `SOURCES`."""
-    if source == "granted":
+    if source == "granted" or (source == "auto" and obs.labels is not None):
         return _granted(obs, length, who)
     pieces, note = _pieces(obs, source)
     known = torch.zeros(length, len(pieces) + 1, dtype=torch.float64)
@@ -56,12 +60,11 @@ def find_targets(obs: Observation, length: int, source: str, *, who: str) -> Tar
 
 
 def _granted(obs: Observation, length: int, who: str) -> Targets:
-    expected = f"{who}: targets='granted' needs labels (1, {length}), below 0 where none is asked for"
-    if obs.labels is None or obs.labels.numel() != length:
-        raise ValueError(f"{expected}; got {None if obs.labels is None else tuple(obs.labels.shape)}")
-    labels = obs.labels.detach().cpu().flatten()
+    if obs.labels is None:
+        raise ValueError(f"{who}: targets='granted' needs labels (1, L), which are not granted")
+    labels = obs.labels.detach().cpu()[0, :length]
     if not (labels >= 0).any():
-        raise ValueError(f"{expected}; got none that is asked for")
+        raise ValueError(f"{who}: granted labels must have one from 0 on, got none that is asked for")
     pieces = labels[labels >= 0].unique()
     known = torch.cat([labels[:, None] == pieces, (labels < 0)[:, None]], dim=1).double()
     return Targets(pieces, None, known, "masked places and targets granted")

@@ -19,6 +19,7 @@ from attacks.optimisation.matching import Recipe, match_gradients
 from attacks.optimisation.objectives import relative_distance
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
+from attacks.text.adaptation import informed_search, rows_travelled, unsent_entries
 from attacks.text.clues import SOURCES, Targets, find_targets, sentence_length
 from attacks.text.embedding_rows import embedding_rows
 from attacks.text.even_distance import by_tensor_and_position
@@ -40,7 +41,8 @@ _WHO = "text_dlg"
 def text_dlg(
     steps: int = 100,
     restarts: int = 1,
-    targets: str = "infer",
+    adaptive: bool = False,
+    targets: str = "auto",
     even: bool = True,
     use_embedding_rows: bool = False,
     tolerance: float = 1e-5,
@@ -53,7 +55,8 @@ def text_dlg(
 
     ``targets``, which places were masked and what stood there: "granted" by the observation's labels;
     or searched for with the embeddings, "optimise" among all tokens, "infer" among those that the output
-    bias betrays. ``even``: all tensors and all positions count alike; without, the plain squared
+    bias betrays; "auto" takes what is granted, and infers else. ``adaptive``: the attacker knows the
+    defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the plain squared
     distance of the paper. ``use_embedding_rows``: words only out of those that `embedding_rows` finds.
     Each of ``steps`` is up to 20 iterations of L-BFGS; a search ends below ``tolerance``, and starts anew
     when it no longer gets closer; of ``restarts`` the closest is kept. ``history``: the result also
@@ -62,6 +65,7 @@ def text_dlg(
     return TextLeakage(
         steps=steps,
         restarts=restarts,
+        adaptive=adaptive,
         targets=targets,
         even=even,
         use_embedding_rows=use_embedding_rows,
@@ -79,6 +83,7 @@ class TextLeakage:
 
     steps: int
     restarts: int
+    adaptive: bool
     targets: str
     even: bool
     use_embedding_rows: bool
@@ -108,6 +113,9 @@ class TextLeakage:
         vocabulary, about_words = self._vocabulary(obs)
         records: list[Recorded] = []
         recipe = self._recipe(problem, targets, records)
+        about_defense = unsent_entries(obs)
+        if self.adaptive:
+            recipe, about_defense = informed_search(recipe, obs, problem)
         (solution,) = match_gradients(
             [problem],
             [targets.known.to(problem.target)],
@@ -136,6 +144,7 @@ class TextLeakage:
                 about_length,
                 targets.note,
                 *about_words,
+                *about_defense,
                 *solution.notes,
                 *finite,
             ),
@@ -145,7 +154,7 @@ class TextLeakage:
     def _vocabulary(self, obs: Observation) -> tuple[Tensor, list[str]]:
         """Return the tokens that words are chosen from."""
         everything = torch.arange(len(dict(obs.model.named_parameters())[TOKENS]))
-        if not self.use_embedding_rows:
+        if not (self.use_embedding_rows or (self.adaptive and rows_travelled(obs))):
             return everything, []
         found = embedding_rows()(obs)
         if not len(found.labels):

@@ -1,7 +1,15 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
 from fl_app.data.cifar import cifar10, cifar100
-from fl_app.data.dataset import PADDING, Dataset, Samples, channel_statistics, normalise, pixels
+from fl_app.data.dataset import (
+    PADDING,
+    UNASKED,
+    Dataset,
+    Samples,
+    channel_statistics,
+    normalise,
+    pixels,
+)
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.hospital import support2
@@ -10,11 +18,13 @@ from fl_app.data.librispeech import speech
 from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_histogram, natural, shards
 from fl_app.data.photographs import photos
 from fl_app.data.places import DataUnavailable
+from fl_app.data.prose import text
 from fl_app.data.shares import split_validation
 from fl_app.data.word_pieces import Vocabulary
 
 __all__ = [
     "PADDING",
+    "UNASKED",
     "DataUnavailable",
     "Dataset",
     "Partitioner",
@@ -38,4 +48,5 @@ __all__ = [
     "speech",
     "split_validation",
     "support2",
+    "text",
 ]

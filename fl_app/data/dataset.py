@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from fl_app.data.word_pieces import Vocabulary
+from fl_app.wordpiece import WordPiece
 
 PADDING = -1
-"""In the place of a label where a transcript is over."""
-_FORMS = ((4, torch.uint8), (3, torch.float32), (2, torch.float32))
+"""In the place of a token where a transcript or a sentence is over."""
+UNASKED = -2
+"""In the place of a label where a model is asked for nothing."""
+_FORMS = ((4, torch.uint8), (3, torch.float32), (2, torch.float32), (2, torch.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,45 +27,49 @@ class Samples:
     """Images (N, C, H, W) in uint8, or rows of numbers (N, F) in float32, and their labels (N,) in int64.
 
     Or utterances: frames (N, T, F) in float32, zeros after their end, with transcripts (N, L) in int64,
-    `PADDING` after theirs.
+    `PADDING` after theirs. Or sentences (N, L) in int64, padded likewise, which are their own labels.
     """
 
     inputs: Tensor
     labels: Tensor
-    speakers: Tensor | None = None
-    """Who speaks (N,), of utterances alone."""
+    sources: Tensor | None = None
+    """Who speaks, or which document it is from (N,), of utterances and sentences alone."""
 
     def __post_init__(self) -> None:
         if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
-            expected = "images in uint8 (N, C, H, W), or in float32 rows (N, F) or utterances (N, T, F)"
-            raise ValueError(f"Samples: inputs must be {expected}, got {_form(self.inputs)}")
+            expected = "images in uint8 (N, C, H, W), sentences in int64 (N, L), or in float32 rows (N, F) or "
+            raise ValueError(
+                f"Samples: inputs must be {expected}utterances (N, T, F), got {_form(self.inputs)}"
+            )
         if self.inputs.is_floating_point() and not self.inputs.isfinite().all():
             raise ValueError("Samples: inputs must be finite, got NaN or infinity")
-        spoken = self.inputs.ndim == 3
-        if self.labels.ndim != 1 + spoken or self.labels.dtype != torch.int64:
-            expected = "(N, L)" if spoken else "(N,)"
+        tokens = self.inputs.ndim == 3 or self.inputs.dtype == torch.int64
+        if self.labels.ndim != 1 + tokens or self.labels.dtype != torch.int64:
+            expected = "(N, L)" if tokens else "(N,)"
             raise ValueError(f"Samples: labels must be int64 {expected}, got {_form(self.labels)}")
         if len(self.inputs) != len(self.labels):
             raise ValueError(f"Samples: {len(self.inputs)} inputs, but {len(self.labels)} labels")
-        if spoken != (self.speakers is not None):
-            raise ValueError("Samples: utterances must have speakers, and nothing else may")
-        if self.speakers is not None:
-            if self.speakers.shape != self.labels.shape[:1] or self.speakers.dtype != torch.int64:
-                raise ValueError(f"Samples: speakers must be int64 (N,), got {_form(self.speakers)}")
-            _check_transcripts(self.labels)
+        if tokens != (self.sources is not None):
+            raise ValueError("Samples: utterances and sentences must have sources, and nothing else may")
+        if self.sources is not None:
+            if self.sources.shape != self.labels.shape[:1] or self.sources.dtype != torch.int64:
+                raise ValueError(f"Samples: sources must be int64 (N,), got {_form(self.sources)}")
+            _check_padding(self.labels)
+        if self.inputs.dtype == torch.int64 and not self.inputs.equal(self.labels):
+            raise ValueError("Samples: the labels of sentences must be the sentences, got others")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: Tensor) -> Samples:
         """Return a copy of the samples at ``indices`` in that order, or of those that a mask marks."""
-        speakers = None if self.speakers is None else self.speakers[indices]
-        return Samples(self.inputs[indices], self.labels[indices], speakers)
+        sources = None if self.sources is None else self.sources[indices]
+        return Samples(self.inputs[indices], self.labels[indices], sources)
 
     @property
     def groups(self) -> Tensor:
-        """What samples are dealt and drawn by (N,): their speakers, or else their labels."""
-        return self.labels if self.speakers is None else self.speakers
+        """What samples are dealt and drawn by (N,): their sources, or else their labels."""
+        return self.labels if self.sources is None else self.sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,21 +81,30 @@ class Dataset:
     test: Samples
     num_classes: int
     in_shape: tuple[int, ...]
-    """(C, H, W) of images, (F,) of rows, (T, F) of utterances."""
+    """(C, H, W) of images, (F,) of rows, (T, F) of utterances, (L,) of sentences."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``; empty for others."""
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     """Of the entries of rows."""
-    speaker_names: tuple[str, ...] = ()
-    vocabulary: Vocabulary | None = None
-    """What the labels of utterances stand for: then the classes are its pieces."""
+    source_names: tuple[str, ...] = ()
+    source_kind: str = "source"
+    """What a source is, in one word."""
+    vocabulary: Vocabulary | WordPiece | None = None
+    """What the labels of utterances or the tokens of sentences stand for: then the classes are its pieces."""
+    masked: float | None = None
+    """The share of a sentence's tokens that a model is asked for; of sentences alone."""
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Return the names of the samples' groups: of speakers, or else of classes."""
-        return self.speaker_names or self.class_names
+        """Return the names of the samples' groups: of sources, or else of classes."""
+        return self.source_names or self.class_names
+
+    @property
+    def group_kind(self) -> str:
+        """Return what a group is, in one word."""
+        return self.source_kind if self.source_names else "class"
 
     @classmethod
     def of(cls, name: str, *, train: Samples, test: Samples, class_names: Sequence[str]) -> Dataset:
@@ -118,11 +134,16 @@ class Dataset:
             if labels.min() < 0 or labels.max() >= self.num_classes:
                 low, high = int(labels.min()), int(labels.max())
                 self._refuse(f"{part} labels must be in 0..{self.num_classes - 1}, got {low}..{high}")
-            self._check_speakers(part, samples)
+            self._check_sources(part, samples)
         if len(self.class_names) != self.num_classes:
             self._refuse(f"{self.num_classes} classes, but {len(self.class_names)} class names")
-        if (len(self.in_shape) == 2) != (self.vocabulary is not None):
-            self._refuse("utterances must have a vocabulary, and nothing else may")
+        if (self.train.sources is None) != (self.vocabulary is None):
+            self._refuse("utterances and sentences must have a vocabulary, and nothing else may")
+        sentences = self.train.inputs.dtype == torch.int64
+        if sentences != isinstance(self.vocabulary, WordPiece) or sentences != (self.masked is not None):
+            self._refuse("sentences must have a WordPiece vocabulary and a masked share, and nothing else may")
+        if self.masked is not None and not 0 < self.masked < 1:
+            self._refuse(f"masked must be in (0, 1), got {self.masked}")
         channels = self.in_shape[0] if len(self.in_shape) == 3 else 0
         for what, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != channels:
@@ -130,22 +151,24 @@ class Dataset:
         if min(self.std, default=1.0) <= 0:
             self._refuse(f"std must be positive, got {self.std}")
 
-    def _check_speakers(self, part: str, samples: Samples) -> None:
-        if samples.speakers is None:
+    def _check_sources(self, part: str, samples: Samples) -> None:
+        if samples.sources is None:
             return
-        low, high = int(samples.speakers.min()), int(samples.speakers.max())
-        last = len(self.speaker_names) - 1
+        low, high = int(samples.sources.min()), int(samples.sources.max())
+        last = len(self.source_names) - 1
         if low < 0 or high > last:
-            self._refuse(f"{part} speakers must be in 0..{last}, got {low}..{high}")
+            self._refuse(f"{part} sources must be in 0..{last}, got {low}..{high}")
 
     def _refuse(self, reason: str) -> None:
         raise ValueError(f"Dataset {self.name}: {reason}")
 
 
 def pixels(inputs: Tensor, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return images in [0, 1] on ``device``; rows of numbers and utterances as they are."""
+    """Return images in [0, 1] on ``device``; rows of numbers, utterances and sentences as they are."""
     if inputs.is_floating_point():
         return inputs.to(device, dtype)
+    if inputs.dtype == torch.int64:
+        return inputs.to(device)
     # moved first and widened there: bytes are the cheaper thing to move
     return inputs.to(device).to(dtype) / 255
 
@@ -178,11 +201,11 @@ def channel_statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(stds)
 
 
-def _check_transcripts(labels: Tensor) -> None:
+def _check_padding(labels: Tensor) -> None:
     padded = labels == PADDING
     if padded.shape[1] == 0 or padded[:, 0].any() or (padded[:, :-1] & ~padded[:, 1:]).any():
         raise ValueError(
-            f"Samples: transcripts must begin with a token, and have {PADDING} after their end alone"
+            f"Samples: a row of tokens must begin with one, and have {PADDING} after its end alone"
         )
 
 

@@ -77,7 +77,7 @@ def speech(
     samples = Samples(
         inputs=_pad([features for _, features in heard], 0.0),
         labels=_pad([_tokens(said, vocabulary) for said, _ in heard], PADDING),
-        speakers=torch.tensor([names.index(said.speaker) for said, _ in heard]),
+        sources=torch.tensor([names.index(said.speaker) for said, _ in heard]),
     )
     is_test = _mark_test(samples.groups, split, test_fraction, seed)
     if not is_test.any() or is_test.all():
@@ -93,7 +93,8 @@ def speech(
         mean=(),
         std=(),
         class_names=vocabulary.pieces,
-        speaker_names=names,
+        source_names=names,
+        source_kind="speaker",
         vocabulary=vocabulary,
     )
 

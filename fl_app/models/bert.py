@@ -64,19 +64,26 @@ class Bert(nn.Module):
         self.apply(_draw)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N, L, C) of what stands at each place of token ids (N, L)."""
-        return self.from_embeddings(self.embed(ids))
+        """Return the logits (N, L, C) of what stands at each place of token ids (N, L).
+
+        Ids below 0 stand where a sentence is over: no place attends to those.
+        """
+        there = ids >= 0
+        return self.from_embeddings(self.embed(ids.clamp(min=0)), None if there.all() else there)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings (N, L, E) of tokens alone, without their positions."""
         embedded: Tensor = self.tokens(ids)
         return embedded
 
-    def from_embeddings(self, embedded: Tensor) -> Tensor:
-        """Return the logits (N, L, C) for embeddings (N, L, E) like those of `embed`, or mixtures of such."""
+    def from_embeddings(self, embedded: Tensor, there: Tensor | None = None) -> Tensor:
+        """Return the logits (N, L, C) for embeddings (N, L, E) like those of `embed`, or mixtures of such.
+
+        ``there`` (N, L) says which places a sentence has; None: all.
+        """
         states = self.place(embedded)
         for layer in self.layers:
-            states = layer(states)
+            states = layer(states, there)
         logits: Tensor = self.output(self.transform_norm(nn.functional.gelu(self.transform(states))))
         return logits
 
@@ -85,8 +92,9 @@ class Bert(nn.Module):
         length = embedded.shape[1]
         if length > len(self.positions.weight):
             raise ValueError(f"bert_mlm: at most {len(self.positions.weight)} tokens, got {length}")
-        # taken by number, not by a slice: as with tokens, those of absent positions then have no gradient
-        numbers = torch.arange(length, device=embedded.device)
+        # taken by number, not by a slice: as with tokens, those of absent positions then have no gradient;
+        # and for each sentence, so that Opacus can tell whose gradient it is
+        numbers = torch.arange(length, device=embedded.device).expand(len(embedded), -1)
         placed: Tensor = self.norm(embedded + self.positions(numbers))
         return placed
 
@@ -106,19 +114,21 @@ class Layer(nn.Module):
         self.narrow = nn.Linear(inner, width)
         self.norm = nn.LayerNorm(width, eps=EPSILON)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the next states (N, L, E)."""
-        states = self.attention_norm(states + self.merge(self._attend(states)))
+    def forward(self, states: Tensor, there: Tensor | None = None) -> Tensor:
+        """Return the next states (N, L, E); places that are not ``there`` (N, L) are not attended to."""
+        states = self.attention_norm(states + self.merge(self._attend(states, there)))
         fed: Tensor = self.norm(states + self.narrow(nn.functional.gelu(self.widen(states))))
         return fed
 
-    def _attend(self, states: Tensor) -> Tensor:
+    def _attend(self, states: Tensor, there: Tensor | None) -> Tensor:
         def by_head(projected: Tensor) -> Tensor:
             return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
         query, key, value = (by_head(part(states)) for part in (self.query, self.key, self.value))
-        weights = (query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])).softmax(dim=-1)
-        return (weights @ value).transpose(1, 2).flatten(2)
+        scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
+        if there is not None:
+            scores = scores.masked_fill(~there[:, None, None], -math.inf)
+        return (scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ from fl_app.training.predictions import Predict, classify
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
+Ask = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+"""Draws a question: from samples to what a model sees of them, and the labels that are then theirs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class LocalData:
     seed: int
     client: int
     predict: Predict = classify
+    ask: Ask | None = None
+    """For samples whose labels are drawn with each batch; None: they have their own."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -74,9 +78,14 @@ class LocalData:
         augment: Augment | None = None,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """Return the samples at ``indices`` on the device; ``augment`` draws from ``generator``."""
+        """Return the samples at ``indices`` on the device; what is drawn comes from ``generator``.
+
+        Without one, nothing is augmented, and questions are always the same.
+        """
         chosen = self.samples.take(indices)
         shown = pixels(chosen.inputs, device, dtype)
         trained = shown if augment is None or generator is None else augment(shown, generator)
-        inputs = normalise(trained, self.mean, self.std)
-        return Batch(inputs, chosen.labels.to(device), shown, trained, self.predict)
+        inputs, labels = normalise(trained, self.mean, self.std), chosen.labels.to(device)
+        if self.ask is not None:
+            inputs, labels = self.ask(inputs, generator or generator_for(self.seed, 0, self.client, "ask"))
+        return Batch(inputs, labels, shown, trained, self.predict)

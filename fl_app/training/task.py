@@ -8,10 +8,14 @@ from functools import partial
 
 from torch import nn
 
-from fl_app.data import Dataset, Samples
+from fl_app.data import Dataset, Samples, Vocabulary
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.hearing import evaluate_hearing
+from fl_app.training.local_data import Ask
+from fl_app.training.masking import fill_in, hide_tokens
 from fl_app.training.predictions import Predict, classify, transcribe
+from fl_app.training.reading import evaluate_reading
+from fl_app.wordpiece import WordPiece
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,16 @@ class Task:
     predict: Predict
     evaluate: Callable[[nn.Module, Samples], Evaluation]
     """Judges a model in the mode that it is in."""
+    ask: Ask | None = None
+    """Draws what a model is asked of samples; None: always their labels."""
 
 
 def task_of(dataset: Dataset) -> Task:
-    """Return what is to be learnt from ``dataset``: transcripts where it has a vocabulary, else classes."""
+    """Return what is to be learnt from ``dataset``: hidden tokens, transcripts, or else classes."""
     vocabulary = dataset.vocabulary
-    if vocabulary is None:
-        return Task(classify, partial(evaluate, mean=dataset.mean, std=dataset.std))
-    return Task(transcribe(vocabulary.start), partial(evaluate_hearing, vocabulary=vocabulary))
+    if isinstance(vocabulary, Vocabulary):
+        return Task(transcribe(vocabulary.start), partial(evaluate_hearing, vocabulary=vocabulary))
+    if isinstance(vocabulary, WordPiece) and dataset.masked is not None:
+        ask = hide_tokens(vocabulary, dataset.masked)
+        return Task(fill_in, partial(evaluate_reading, ask=ask), ask)
+    return Task(classify, partial(evaluate, mean=dataset.mean, std=dataset.std))

@@ -42,9 +42,9 @@ def run(folder, text: str) -> dict:
 def test_a_client_is_one_or_more_speakers_whom_nobody_else_has(tmp_path):
     text = settings(write_corpus(tmp_path, speakers=7))
     parts, dealt = server_parts(text), client_parts(text)
-    held = [set(dealt.data_of(client, 3).samples.speakers.tolist()) for client in range(3)]
+    held = [set(dealt.data_of(client, 3).samples.sources.tolist()) for client in range(3)]
     assert sorted(speaker for one in held for speaker in one) == sorted(
-        parts.dataset.train.speakers.unique().tolist()
+        parts.dataset.train.sources.unique().tolist()
     )
     assert [len(one) for one in held] == [2, 2, 2]
     assert parts.histogram.shape == (3, 7)

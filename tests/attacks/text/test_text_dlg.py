@@ -19,7 +19,7 @@ from fl_app.models import bert_mlm, mlp
 from fl_app.types import Observation, Truth
 
 VOCABULARY, LENGTH, MASK = 40, 7, 4
-ASKED = torch.tensor([[-1, 9, -1, -1, -1, 21, -1]])
+ASKED = torch.tensor([[-2, 9, -2, -2, -2, 21, -2]])
 INPUTS = torch.tensor([[12, MASK, 30, 12, 5, MASK, 33]])
 TRUTH = Truth(INPUTS, ASKED)
 

@@ -59,12 +59,12 @@ def said_all(data) -> list[str]:
 def test_nobody_who_is_tested_trains_unless_utterances_are_split(tmp_path):
     root = write_corpus(tmp_path, speakers=10)
     data = speech(root, test_fraction=0.3)
-    trained, tested = (set(part.speakers.tolist()) for part in (data.train, data.test))
+    trained, tested = (set(part.sources.tolist()) for part in (data.train, data.test))
     assert (len(trained), len(tested)) == (7, 3)
     assert not trained & tested
     mixed = speech(root, split="utterances", test_fraction=0.25)
     for part, count in ((mixed.train, 9), (mixed.test, 3)):
-        assert torch.bincount(part.speakers).tolist() == [count] * 10
+        assert torch.bincount(part.sources).tolist() == [count] * 10
 
 
 def test_the_seed_draws_who_is_tested(tmp_path):

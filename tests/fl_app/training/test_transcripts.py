@@ -111,34 +111,34 @@ FRAMES, SPEAKERS = torch.randn(2, 5, 3), torch.tensor([0, 1])
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels", "speakers", "message"),
+    ("inputs", "labels", "sources", "message"),
     [
         (FRAMES, torch.tensor([0, 1]), SPEAKERS, r"labels must be int64 \(N, L\)"),
-        (FRAMES, torch.tensor([[0], [1]]), None, "utterances must have speakers"),
+        (FRAMES, torch.tensor([[0], [1]]), None, "utterances and sentences must have sources"),
         (
             torch.randn(2, 3),
             torch.tensor([0, 1]),
             SPEAKERS,
-            "utterances must have speakers, and nothing else",
+            "utterances and sentences must have sources, and nothing else",
         ),
-        (FRAMES, torch.tensor([[0], [1]]), SPEAKERS[:1], r"speakers must be int64 \(N,\)"),
-        (FRAMES, torch.tensor([[0, 1], [-1, -1]]), SPEAKERS, "transcripts must begin with a token"),
-        (FRAMES, torch.tensor([[0, -1, 1], [1, 1, 1]]), SPEAKERS, "-1 after their end alone"),
+        (FRAMES, torch.tensor([[0], [1]]), SPEAKERS[:1], r"sources must be int64 \(N,\)"),
+        (FRAMES, torch.tensor([[0, 1], [-1, -1]]), SPEAKERS, "a row of tokens must begin with one"),
+        (FRAMES, torch.tensor([[0, -1, 1], [1, 1, 1]]), SPEAKERS, "-1 after its end alone"),
     ],
 )
-def test_utterances_are_checked_when_they_are_made(inputs, labels, speakers, message):
+def test_utterances_are_checked_when_they_are_made(inputs, labels, sources, message):
     with pytest.raises(ValueError, match=f"Samples: .*{message}"):
-        Samples(inputs, labels, speakers)
+        Samples(inputs, labels, sources)
 
 
 def test_a_data_set_of_speech_needs_its_vocabulary_and_the_names_of_its_speakers(data):
     plain = {"train": data.train, "test": data.test, "num_classes": 31, "in_shape": data.in_shape}
     plain |= {"name": "tones", "mean": (), "std": (), "class_names": data.class_names}
     with pytest.raises(ValueError, match="Dataset tones"):
-        Dataset(**plain, speaker_names=data.speaker_names)
-    with pytest.raises(ValueError, match=r"speakers must be in 0\.\.1, got"):
-        Dataset(**plain, speaker_names=data.speaker_names[:2], vocabulary=data.vocabulary)
-    assert Dataset(**plain, speaker_names=data.speaker_names, vocabulary=data.vocabulary).group_names
+        Dataset(**plain, source_names=data.source_names)
+    with pytest.raises(ValueError, match=r"sources must be in 0\.\.1, got"):
+        Dataset(**plain, source_names=data.source_names[:2], vocabulary=data.vocabulary)
+    assert Dataset(**plain, source_names=data.source_names, vocabulary=data.vocabulary).group_names
 
 
 @pytest.mark.slow

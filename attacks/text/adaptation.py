@@ -1,0 +1,55 @@
+"""What a defense does to the search for a sentence, for an attacker who knows it and for one who does not.
+
+Who knows that an update was pruned matches what was sent, and not zeros in the place of the rest. The
+table of token embeddings has a gradient in the rows of the sentence's tokens alone, which are few: pruning
+by size may leave it whole, and with it the set of words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attacks.knowledge import find_part
+from attacks.optimisation.adaptation import tells_all
+from attacks.optimisation.matching import Recipe
+from attacks.optimisation.objectives import squashed
+from attacks.optimisation.problem import Problem
+from attacks.text.language_model import POSITIONS, TOKENS
+from fl_app.types import Observation
+
+NOTICED = 0.01
+"""The share of zeros from which an update does not look whole."""
+
+
+def informed_search(recipe: Recipe, obs: Observation, problem: Problem) -> tuple[Recipe, list[str]]:
+    """Return the search as one makes it who knows the defense, and what that changed."""
+    notes = []
+    if find_part(obs, "take_sign") is not None:
+        recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes))
+        notes.append("adaptive: the guess is compared by little more than its signs")
+    if tells_all(obs):
+        return recipe, notes
+    share = float(problem.sent.double().mean())
+    notes.append(f"adaptive: only what was sent is matched, {share:.1%} of the entries")
+    return replace(recipe, masked=True), notes
+
+
+def unsent_entries(obs: Observation) -> list[str]:
+    """Return a note if more of the update is zero than an undefended one has."""
+    # positions after the sentence's end, and tokens that it lacks, have no gradient anyway
+    dense = [entries for name, entries in obs.update.items() if name not in (TOKENS, POSITIONS)]
+    zeros = sum(int((entries == 0).sum()) for entries in dense)
+    share = zeros / max(1, sum(entries.numel() for entries in dense))
+    if share < NOTICED:
+        return []
+    return [f"premise failed: {share:.1%} of the entries did not travel, and are matched as zeros"]
+
+
+def rows_travelled(obs: Observation) -> bool:
+    """Return whether pruning had room for every row of the token embeddings that has a gradient."""
+    part = find_part(obs, "keep_topk", "drop_smallest")
+    if part is None or TOKENS not in obs.update:
+        return False
+    kept = part.settings.get("k", 1 - float(str(part.settings.get("rate", 0))))
+    entries = obs.update[TOKENS]
+    return int(entries.count_nonzero()) < int(float(str(kept)) * entries.numel())

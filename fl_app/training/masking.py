@@ -1,0 +1,44 @@
+"""Sentences with holes: which tokens of them a masked language model is asked for.
+
+All that are asked for are replaced by [MASK], for one place then asks one thing; BERT's own recipe leaves
+a tenth of them as they are, and puts random tokens in another tenth's place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fl_app.data import PADDING, UNASKED
+from fl_app.training.local_data import Ask
+from fl_app.wordpiece import WordPiece
+from fl_app.wordpiece.tokenizer import CLS, MASK, SEP
+
+
+def hide_tokens(vocabulary: WordPiece, share: float) -> Ask:
+    """Hide ``share`` of each sentence's tokens, at least one, and neither [CLS] nor [SEP].
+
+    The labels are `UNASKED` where a token is shown, and `PADDING` where the sentence is over.
+    """
+    outside = torch.tensor([PADDING, vocabulary.sign(CLS), vocabulary.sign(SEP)])
+    mask = vocabulary.sign(MASK)
+
+    def ask(sentences: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inner = ~torch.isin(sentences, outside.to(sentences.device))
+        counts = (share * inner.sum(dim=1)).round().clamp(min=1)
+        # drawn on the processor, so that a sentence has the same holes on every device
+        draws = torch.rand(sentences.shape, generator=generator, device="cpu").to(sentences.device)
+        ranks = torch.where(inner, draws, 2.0).argsort(dim=1).argsort(dim=1)
+        hidden = inner & (ranks < counts[:, None])
+        labels = torch.where(hidden, sentences, UNASKED).where(sentences != PADDING, PADDING)
+        return sentences.where(~hidden, mask), labels
+
+    return ask
+
+
+def fill_in(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Let the model name each token that is hidden. Those of all sentences count the same."""
+    # no place that is over in every sentence: a model is as slow as it is shown long rows
+    shown = (inputs != PADDING).any(dim=0)
+    asked = labels[:, shown] >= 0
+    return model(inputs[:, shown])[asked], labels[:, shown][asked]
