@@ -93,6 +93,9 @@ def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> lis
     found = closest_image(attacks)
     if found is not None:
         return _image_leak(attacks, *found, source=source, verdict=verdict)
+    written = [a for a in attacks if a.sentence is not None and "token_accuracy" in a.others]
+    if written:
+        return _sentence_leak(written, source)
     read = [attack for attack in attacks if attack.transcript is not None and "token_wer" in attack.others]
     if read:
         return _transcript_leak(min(read, key=lambda attack: attack.others["token_wer"]), source)
@@ -100,6 +103,19 @@ def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> lis
         return _other_leak(attacks, source)
     remark = "The attack ran, but the client did not allow an audit: there is no original to compare with."
     return [_big("Not scored"), _text(remark)]
+
+
+def _sentence_leak(attacks: list[Attack], source: str) -> list[Child]:
+    best = max(attacks, key=lambda attack: attack.others["token_accuracy"])
+    found, true = best.transcript or ("", None)
+    whose = "" if best.client is None else f" of client {best.client}"
+    granted = "granted" if best.labels_from == "granted" else "not granted"
+    return [
+        _big(format_percent(best.others["token_accuracy"]), " of the tokens"),
+        _text(f"From {source}, attack {_attack_name(best)} read a sentence{whose}: “{found}”."),
+        _text(f"What was written: “{true}”.") if true is not None else None,
+        _text(f"Which tokens were masked, and what stood there, was {granted}."),
+    ]
 
 
 def _transcript_leak(attack: Attack, source: str) -> list[Child]:

@@ -90,6 +90,26 @@ class SecureSum:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What a search for a sentence had found at one time."""
+
+    iteration: int | None
+    """None: at its end."""
+    tokens: tuple[str, ...]
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and what an attack read of it as it went on."""
+
+    true: tuple[str, ...] | None
+    masked: tuple[bool, ...]
+    """Which of its tokens the model was asked for."""
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True)
 class Attack:
     """One attack on one update: of one client, or summed over several."""
 
@@ -129,7 +149,8 @@ class Attack:
     images: Path | None
     truth: Path | None
     transcript: tuple[str, str | None] | None
-    """What an attack read of an utterance, and what was said."""
+    """What an attack read of an utterance or a sentence, and what it was."""
+    sentence: Sentence | None
     others: Mapping[str, float]
     """Further numbers of the entry, such as a word error rate, by name."""
 
@@ -444,6 +465,7 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         images=_inside(folder, raw.get("images")),
         truth=_inside(folder, raw.get("truth")),
         transcript=_transcript(as_mapping(raw.get("transcript"))),
+        sentence=_sentence(as_mapping(raw.get("tokens_by_iteration"))),
         others=others,
     )
 
@@ -455,6 +477,26 @@ def _scores(value: object) -> Scores:
 def _transcript(raw: Mapping[str, object]) -> tuple[str, str | None] | None:
     found = as_text(raw.get("found"))
     return None if found is None else (found, as_text(raw.get("true")))
+
+
+def _sentence(raw: Mapping[str, object]) -> Sentence | None:
+    reads = tuple(
+        Read(_whole(read.get("iteration")), _tokens(read.get("tokens")), as_number(read.get("accuracy")))
+        for read in _entries(raw.get("reads"))
+    )
+    true, masked = raw.get("true"), raw.get("masked")
+    if not reads:
+        return None
+    return Sentence(
+        true=_tokens(true) if isinstance(true, list) else None,
+        masked=tuple(hidden is True for hidden in masked) if isinstance(masked, list) else (),
+        reads=reads,
+    )
+
+
+def _tokens(raw: object) -> tuple[str, ...]:
+    # none is left out: each has its place
+    return tuple(as_text(token) or "" for token in raw) if isinstance(raw, list) else ()
 
 
 def _numbers(raw: object) -> tuple[int, ...]:

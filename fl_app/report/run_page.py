@@ -25,6 +25,7 @@ from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.records import Run
 from fl_app.report.runs import load_run
+from fl_app.report.sentence_section import sentence_section
 from fl_app.report.server_section import server_section
 from fl_app.report.tiles import png_uri, tile_uri
 from fl_app.report.transcript_section import transcript_section
@@ -49,6 +50,7 @@ def write_report(run_dir: Path | str) -> Path:
         attack_section(run),
         label_section(run),
         transcript_section(run),
+        sentence_section(run),
         _chart_section(run),
         _failure_section(run),
         _notes_section(run),

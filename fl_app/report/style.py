@@ -99,6 +99,9 @@ th.group { text-align: center; border-left: 1px solid var(--line); }
 td { max-width: 24rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
 td small { display: block; }
+.tokens { min-width: min(36rem, 62vw); line-height: 1.9; }
+.tokens mark { background: var(--bad); color: var(--bad-ink); border-radius: 4px; padding: 0 .2rem; }
+.tokens u { text-underline-offset: 3px; text-decoration-thickness: 2px; }
 .phrase { display: block; min-width: 6rem; }
 td:not(.number) small { min-width: 7rem; }
 th button { all: unset; cursor: pointer; }

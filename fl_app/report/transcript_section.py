@@ -12,7 +12,7 @@ from fl_app.report.update_kinds import update_words
 
 def transcript_section(run: Run) -> list[Child]:
     """Return one row for each attacked utterance; words that differ are marked."""
-    attacks = [attack for attack in run.attacks if attack.transcript is not None]
+    attacks = [a for a in run.attacks if a.transcript is not None and a.sentence is None]
     if not attacks:
         return []
     return [
