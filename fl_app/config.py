@@ -336,6 +336,8 @@ def _check_tokens(cfg: DictConfig, what: str) -> None:
         raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
     if cfg.choices.defense in ("ats", "soteria"):
         raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
+    if cfg.client.inspect != "off":
+        raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")
 
 
 def _dataset(cfg: DictConfig) -> Dataset:

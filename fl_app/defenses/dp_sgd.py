@@ -83,6 +83,10 @@ def _sum_clipped(model: nn.Module, batch: Batch, loss: Loss, clip: float) -> tup
     if samples == 0:
         return 0.0, {name: torch.zeros_like(p) for name, p in weights.items()}
     at_once = max(1, AT_ONCE // sum(p.numel() for p in weights.values()))
+    if batch.labels.ndim > 1:
+        # the loss of several sequences is the mean over all their tokens: a record's gradient would
+        # depend on how many the others have
+        at_once = 1
     losses = 0.0
     with _per_sample_gradients(model):
         # only its clipping is used: its noise would be drawn on the model's device, not on the generator's
