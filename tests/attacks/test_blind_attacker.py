@@ -144,7 +144,7 @@ def test_a_poisoned_truth_changes_no_reconstruction(tmp_path, defense):
         opened = [False]
         attacker, model = attack_parts(text, parts.spec)
 
-        def score(result, _):
+        def score(result, _, **more):
             made.append(result.images)
             return {}
 

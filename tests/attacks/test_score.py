@@ -93,6 +93,17 @@ def test_a_transcript_is_compared_token_by_token_and_word_by_word():
     assert shifted == {"accuracy": 0.25, "exact": 0.0, "error_rate": 0.25, "wer": pytest.approx(1 / 3)}
 
 
+def test_tokens_that_were_granted_do_not_count():
+    # the sentence is over after four places; the attacker knew 5 and 7
+    sentence = Truth(torch.tensor([[4, 5, 6, 7, -1]]), torch.tensor([[-2, 5, -2, 7, -1]]))
+    found = Transcript([9, 5, 6, 7])
+    assert score(found, sentence)["tokens"]["accuracy"] == 0.75
+    assert score(found, sentence, granted=True)["tokens"]["accuracy"] == 0.5
+    assert score(found, sentence, granted=True)["tokens"]["error_rate"] == 0.25
+    spoken = Truth(torch.rand(1, 9, 3), torch.tensor([[4, 5, -1, -1]]))
+    assert score(Transcript([4, 5]), spoken, granted=True)["tokens"]["accuracy"] is None
+
+
 def test_a_transcript_of_speech_is_compared_up_to_its_padding():
     spoken = Truth(torch.rand(1, 9, 3), torch.tensor([[4, 5, -1, -1]]))
     assert score(Transcript([4, 5]), spoken)["tokens"]["exact"] == 1.0
@@ -105,7 +116,7 @@ def test_a_transcript_of_speech_is_compared_up_to_its_padding():
 
 
 def test_a_transcript_needs_the_truth_of_one_sequence(truth):
-    with pytest.raises(ValueError, match=r"labels \(1, L\), the truth has \(3,\)"):
+    with pytest.raises(ValueError, match=r"labels \(1, L\), these are \(3,\)"):
         score(Transcript([1]), truth)
 
 

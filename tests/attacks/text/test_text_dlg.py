@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import attacks.sequences
 from attacks.base import Transcript
 from attacks.score import score
 from attacks.text import embedding_rows, text_dlg
@@ -16,6 +17,7 @@ from attacks.text.clues import find_targets, sentence_length
 from attacks.text.even_distance import even_distance
 from attacks.text.recorded import Recorded
 from fl_app.models import bert_mlm, mlp
+from fl_app.transforms import keep_topk
 from fl_app.types import Observation, Truth
 
 VOCABULARY, LENGTH, MASK = 40, 7, 4
@@ -27,7 +29,7 @@ TRUTH = Truth(INPUTS, ASKED)
 def observe(*, tied: bool = False, seed: int = 0, **known) -> Observation:
     torch.manual_seed(seed)
     model = bert_mlm(VOCABULARY, (12,), layers=1, width=16, heads=2, inner=32, tied=tied)
-    loss = F.cross_entropy(model(INPUTS)[0], ASKED[0], ignore_index=-1)
+    loss = F.cross_entropy(model(INPUTS)[0], ASKED[0], ignore_index=-2)
     names, parameters = zip(*model.named_parameters(), strict=True)
     update = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
     return Observation(model, update, training=True, **known)
@@ -53,14 +55,14 @@ def test_finds_every_token_with_nothing_granted(tied):
 def test_finds_every_token_with_masks_and_targets_granted():
     spell = " ".join
     attack = text_dlg(steps=12, targets="granted", spell=lambda tokens: spell(map(str, tokens)))
-    result = attack(observe(labels=ASKED, input_shape=(LENGTH,)))
+    result = attack(observe(labels=F.pad(ASKED, (0, 3), value=-1), input_shape=(12,)))
     assert accuracy(result.tokens) == 1.0
     assert result.text == "12 9 30 12 5 21 33"
-    assert {"masked places and targets granted", "the sentence's length is granted"} <= set(result.notes)
+    assert {"masked places and targets granted", "length 7 granted with the labels"} <= set(result.notes)
 
 
 def test_granted_targets_stand_in_the_result_from_the_start():
-    result = text_dlg(steps=1, targets="granted")(observe(labels=ASKED))
+    result = text_dlg(steps=1)(observe(labels=ASKED))
     assert [result.history[0][place] for place in (1, 5)] == [9, 21]
 
 
@@ -129,7 +131,7 @@ def test_clues_that_are_missing_are_named():
     assert len(targets.pieces) == VOCABULARY
     assert "'output.bias'] is not there" in targets.note
     assert targets.chances.unique().tolist() == [0.15]
-    with pytest.raises(ValueError, match="tells the length: grant input_shape"):
+    with pytest.raises(ValueError, match="tells the length: labels must be granted"):
         sentence_length(obs, "test")
 
 
@@ -140,6 +142,48 @@ def test_one_local_step_is_read_as_its_gradient():
     plain = attack(obs)
     assert moved.tokens == plain.tokens
     assert moved.objective == pytest.approx(plain.objective, rel=1e-3)
+
+
+def pruned(share: float, **known) -> Observation:
+    """Return the observation with the largest ``share`` of every tensor alone, and the defense that did it."""
+    obs, keep = observe(**known), keep_topk(share)
+    update, _ = keep.apply(obs.update, keep.init(obs.update), None)
+    defense = {"_target_": "fl_app.transforms.keep_topk", "k": share}
+    sent = {name: entries != 0 for name, entries in update.items()}
+    return replace(obs, update=update, sent=sent, defense=defense)
+
+
+def test_who_knows_of_pruning_matches_what_was_sent():
+    obs = pruned(0.4, labels=ASKED)
+    plain, informed = text_dlg(steps=12)(obs), text_dlg(steps=12, adaptive=True)(obs)
+    assert accuracy(informed.tokens) == 1.0 > accuracy(plain.tokens)
+    assert any(note.startswith("premise failed: 60.") for note in plain.notes)
+    notes = " | ".join(informed.notes)
+    assert "adaptive: only what was sent is matched" in notes
+    assert "premise failed" not in notes
+    # 5 of 40 rows have a gradient: two fifths of the table have room for all of them
+    assert "5 of 40 rows of tokens.weight tell tokens of the text" in notes
+    none = text_dlg(steps=1, adaptive=True)(pruned(0.1, labels=ASKED))
+    assert not any("rows of tokens.weight" in note for note in none.notes)
+
+
+def test_without_a_defense_both_forms_find_the_same():
+    obs = replace(observe(labels=ASKED), defense={"_target_": "fl_app.transforms.identity"})
+    plain, informed = text_dlg(steps=2)(obs), text_dlg(steps=2, adaptive=True)(obs)
+    assert plain.tokens == informed.tokens
+    assert plain.notes == informed.notes
+
+
+def test_signs_are_compared_as_signs():
+    obs = observe(labels=ASKED)
+    signs = {name: entries.sign() * entries.abs().mean() for name, entries in obs.update.items()}
+    known = replace(obs, update=signs, defense={"_target_": "fl_app.transforms.take_sign"})
+    result = text_dlg(steps=1, adaptive=True)(known)
+    assert "adaptive: the guess is compared by little more than its signs" in result.notes
+
+
+def test_the_attacks_on_sequences_have_this_one_too():
+    assert attacks.sequences.text_dlg is text_dlg
 
 
 def test_even_distance_measures_each_part_in_its_own_size():
@@ -168,10 +212,10 @@ def test_an_optimiser_that_records_steps_as_the_other_does():
     ("settings", "known", "message"),
     [
         ({}, {"batch_size": 2}, "one sentence at a time, got a batch of 2"),
-        ({}, {"input_shape": (13,)}, r"L in 1..12, got \(13,\)"),
-        ({"targets": "granted"}, {}, r"needs labels \(1, 7\).*; got None"),
-        ({"targets": "granted"}, {"labels": ASKED[:, :5]}, r"needs labels \(1, 7\).*; got \(1, 5\)"),
-        ({"targets": "granted"}, {"labels": torch.full((1, 7), -1)}, "got none that is asked for"),
+        ({"targets": "granted"}, {}, r"needs labels \(1, L\), which are not granted"),
+        ({}, {"labels": torch.full((1, 13), -2)}, "labels must be of 1 to 12 tokens, got 13"),
+        ({}, {"labels": ASKED[0]}, r"labels must be \(1, L\), got \(7,\)"),
+        ({}, {"labels": torch.full((1, 7), -2)}, "got none that is asked for"),
     ],
 )
 def test_grants_that_do_not_fit_are_refused(settings, known, message):
