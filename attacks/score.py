@@ -33,8 +33,9 @@ def score(
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
     Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place; where
-    labels were ``granted``, of those that they do not tell, None if they tell all), ``exact``, the ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from
-    tokens to text, the ``wer`` (that of words), else None.
+    labels were ``granted``, of those that they do not tell, None if they tell all), ``exact``, the
+    ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from tokens to text, the
+    ``wer`` (that of words), else None.
     """
     if isinstance(result, Reconstruction):
         scores = _image_scores(result.images, truth, lpips_net)

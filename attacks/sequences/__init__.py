@@ -1,4 +1,4 @@
-"""Rows of tokens, read off an update: what was said, its bag of pieces and their order, and what was written."""
+"""Rows of tokens, read off an update: what was said, as a bag of pieces and in order, or what was written."""
 
 from attacks.sequences.bag_of_words import bag_of_words
 from attacks.sequences.transcript import transcript

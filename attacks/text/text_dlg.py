@@ -56,8 +56,9 @@ def text_dlg(
     ``targets``, which places were masked and what stood there: "granted" by the observation's labels;
     or searched for with the embeddings, "optimise" among all tokens, "infer" among those that the output
     bias betrays; "auto" takes what is granted, and infers else. ``adaptive``: the attacker knows the
-    defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the plain squared
-    distance of the paper. ``use_embedding_rows``: words only out of those that `embedding_rows` finds.
+    defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the
+    plain squared distance of the paper. ``use_embedding_rows``: words only out of those that
+    `embedding_rows` finds.
     Each of ``steps`` is up to 20 iterations of L-BFGS; a search ends below ``tolerance``, and starts anew
     when it no longer gets closer; of ``restarts`` the closest is kept. ``history``: the result also
     says what was read after so many steps. ``spell`` gives the result a text. ``time_budget`` in seconds.

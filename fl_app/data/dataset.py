@@ -37,9 +37,9 @@ class Samples:
 
     def __post_init__(self) -> None:
         if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
-            expected = "images in uint8 (N, C, H, W), sentences in int64 (N, L), or in float32 rows (N, F) or "
+            expected = "images in uint8 (N, C, H, W), sentences in int64 (N, L), or in float32 rows (N, F) "
             raise ValueError(
-                f"Samples: inputs must be {expected}utterances (N, T, F), got {_form(self.inputs)}"
+                f"Samples: inputs must be {expected}or utterances (N, T, F), got {_form(self.inputs)}"
             )
         if self.inputs.is_floating_point() and not self.inputs.isfinite().all():
             raise ValueError("Samples: inputs must be finite, got NaN or infinity")
@@ -141,7 +141,7 @@ class Dataset:
             self._refuse("utterances and sentences must have a vocabulary, and nothing else may")
         sentences = self.train.inputs.dtype == torch.int64
         if sentences != isinstance(self.vocabulary, WordPiece) or sentences != (self.masked is not None):
-            self._refuse("sentences must have a WordPiece vocabulary and a masked share, and nothing else may")
+            self._refuse("sentences must have a WordPiece vocabulary and a masked share; nothing else may")
         if self.masked is not None and not 0 < self.masked < 1:
             self._refuse(f"masked must be in (0, 1), got {self.masked}")
         channels = self.in_shape[0] if len(self.in_shape) == 3 else 0

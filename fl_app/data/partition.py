@@ -83,7 +83,7 @@ def fixed(samples: int) -> Partitioner:
 
 
 def natural() -> Partitioner:
-    """Deal every group whole: all that a speaker says, or all of a class, goes to one client.
+    """Deal every group whole: a speaker, a document, or else a class goes to one client.
 
     The largest group goes first, each to the client that then has the fewest samples.
     """

@@ -22,8 +22,8 @@ def sentence_section(run: Run) -> list[Child]:
         element("h2", "What was written, and what was read"),
         element(
             "p",
-            f"Tokens that differ from the original are marked, with {WRONG} before them. Underlined tokens of "
-            "the original were masked: the model was asked for them. Where the attacker was granted "
+            f"Tokens that differ from the original are marked, with {WRONG} before them. Underlined tokens "
+            "of the original were masked: the model was asked for them. Where the attacker was granted "
             "those, the share of tokens that are right is that of the others.",
         ),
         *([element("h3", _title(run, attack)), _table(sentence)] for attack, sentence in attacks),

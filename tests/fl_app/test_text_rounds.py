@@ -1,4 +1,4 @@
-"""Text through the whole federation: clients by their documents, less loss, and the sentence in the report."""
+"""Text through the whole federation: clients by their documents, less loss, the sentence in the report."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_one_local_step_is_read_as_its_gradient():
 
 
 def pruned(share: float, **known) -> Observation:
-    """Return the observation with the largest ``share`` of every tensor alone, and the defense that did it."""
+    """Return the observation with the largest ``share`` of every tensor alone, and its defense."""
     obs, keep = observe(**known), keep_topk(share)
     update, _ = keep.apply(obs.update, keep.init(obs.update), None)
     defense = {"_target_": "fl_app.transforms.keep_topk", "k": share}

@@ -12,7 +12,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
 CONF = Path(__file__).parents[3] / "conf"
-DATA = {"photos", "imagefolder", "cifar10", "cifar100", "mnist", "fashion_mnist", "support2", "speech", "text"}
+DATA = {
+    "photos",
+    "imagefolder",
+    "cifar10",
+    "cifar100",
+    "mnist",
+    "fashion_mnist",
+    "support2",
+    "speech",
+    "text",
+}
 PARTITIONS = {"iid", "dirichlet", "shards", "fixed", "natural"}
 FILES = [CONF / "data" / f"{name}.yaml" for name in sorted(DATA)] + [
     CONF / "partition" / f"{name}.yaml" for name in sorted(PARTITIONS)

@@ -12,7 +12,9 @@ from fl_app.report import summary_lines, write_report
 TRUE = ["[CLS]", "the", "<s>", "##ing", "[SEP]"]
 
 
-def entry(client: int, reads: list[tuple[int | None, list[str], float | None]], **more: Any) -> dict[str, Any]:
+def entry(
+    client: int, reads: list[tuple[int | None, list[str], float | None]], **more: Any
+) -> dict[str, Any]:
     return {
         "attack": "text_dlg",
         "update": "defended",
