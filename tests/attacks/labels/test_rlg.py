@@ -57,6 +57,11 @@ def trained(seed: int, steps: list[list[int]], lr: float = 0.1, dtype=torch.floa
 
 distinct = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12, unique=True)
 any_labels = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)
+batches_of_one_size = st.integers(1, 4).flatmap(
+    lambda size: st.lists(
+        st.lists(st.integers(0, CLASSES - 1), min_size=size, max_size=size), min_size=1, max_size=3
+    )
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,6 +70,15 @@ def test_no_label_of_an_exact_gradient_is_missed(seed, labels):
     found = rlg()(client(seed, labels))
     assert set(labels) <= set(found.labels.tolist())
     assert found.rank == len(labels)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), steps=batches_of_one_size)
+def test_no_label_of_several_exact_steps_is_missed(seed, steps):
+    obs = trained(seed, steps)
+    # without the bias, whose signs would answer where no hyperplane does
+    found = rlg()(dataclasses.replace(obs, update={"2.weight": obs.update["2.weight"]}))
+    assert {label for labels in steps for label in labels} <= set(found.labels.tolist())
 
 
 @settings(max_examples=40, deadline=None)
