@@ -93,6 +93,21 @@ def measure(attack: LabelAttack, seen: Sequence[tuple[Observation, Tensor]]) -> 
     return Row(*means, error, *spent, statistics.mean(counted), statistics.mean(right))
 
 
+def header(case: Sequence[str]) -> str:
+    """Return the first two lines of a table."""
+    measured = ["P", "R", "F1", "EM", "S error", "CPU s", "slowest", "counted", "right"]
+    columns = [*case, "attack", *measured]
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+def line(case: Sequence[str], attack: str, row: Row) -> str:
+    """Return a row of a table."""
+    error = "–" if row.rank_error is None else f"{row.rank_error:.2f}"
+    numbers = [f"{value:.3f}" for value in (row.precision, row.recall, row.f1, row.exact)]
+    spent = [f"{value:.2f}" for value in (row.seconds, row.slowest, row.counted, row.counts_right)]
+    return f"| {' | '.join([*case, attack, *numbers, error, *spent])} |"
+
+
 def main(
     models: Sequence[str] = tuple(MODELS),
     samples: Sequence[int] = (10, 50, 100),
@@ -102,9 +117,7 @@ def main(
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| model | mode | N | defense | attack | P | R | F1 | EM | S error | CPU s | slowest", end="")
-    print(" | counted | right |")
-    print(f"|{'---|' * 14}", flush=True)
+    print(header(["model", "mode", "N", "defense"]), flush=True)
     for name in models:
         network = getattr(import_torchvision("models"), name)(weights=None)
         for training in (True, False):
@@ -119,7 +132,7 @@ def main(
                         seen = [
                             (_observe(network, update, defense, told), labels) for update, labels in drawn
                         ]
-                        print(_line(case, attack, measure(method, seen)), flush=True)
+                        print(line(case, attack, measure(method, seen)), flush=True)
 
 
 def _gradient(network: nn.Module, layer: str, inputs: Tensor, labels: Tensor) -> Update:
@@ -138,13 +151,6 @@ def _observe(network: nn.Module, update: Update, defense: str, samples: int | No
     context = RoundContext(1, 0, torch.Generator().manual_seed(0))
     sent, _ = transform.apply(update, transform.init(update), context)
     return Observation(network, sent, num_classes=CLASSES, batch_size=samples)
-
-
-def _line(case: Sequence[str], attack: str, row: Row) -> str:
-    error = "–" if row.rank_error is None else f"{row.rank_error:.2f}"
-    numbers = [f"{value:.3f}" for value in (row.precision, row.recall, row.f1, row.exact)]
-    spent = [f"{value:.2f}" for value in (row.seconds, row.slowest, row.counted, row.counts_right)]
-    return f"| {' | '.join([*case, attack, *numbers, error, *spent])} |"
 
 
 if __name__ == "__main__":
