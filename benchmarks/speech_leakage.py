@@ -128,7 +128,7 @@ def trained(
             loss.backward()
             optimiser.step()
             if (step + 1) % 50 == 0:
-                print(f"step {step + 1} of {steps}: loss {float(loss):.2f}", flush=True)
+                print(f"step {step + 1} of {steps}: loss {loss.item():.2f}", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), path)
     model.load_state_dict(torch.load(path, weights_only=True))

@@ -48,8 +48,13 @@ def observe(model: nn.Module, inputs: Tensor, labels: Tensor, told: bool) -> Obs
     names = [name for name, _ in model.named_parameters()]
     slopes = torch.autograd.grad(F.cross_entropy(model(inputs), labels), list(model.parameters()))
     update = dict(zip(names, slopes, strict=True))
-    classes = len(update["output.weight"])
-    return Observation(model, update, num_classes=classes, batch_size=len(labels) if told else None)
+    return Observation(
+        model,
+        update,
+        num_classes=len(update["output.weight"]),
+        batch_size=len(labels) if told else None,
+        input_shape=tuple(inputs.shape[1:]),
+    )
 
 
 @torch.no_grad()

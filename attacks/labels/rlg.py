@@ -15,6 +15,7 @@ from torch import Tensor
 from attacks.base import LabelAttack, LabelSet, StepListener
 from attacks.labels.class_points import class_points
 from attacks.labels.counts import count_samples
+from attacks.labels.feature_signs import features_above_zero
 from attacks.labels.output_layer import OutputGradient, output_gradient, whole_bias
 from attacks.labels.separation import separate
 from attacks.labels.yin import lowest
@@ -97,8 +98,11 @@ def _failed_premise(obs: Observation, rows: Tensor, rank: int, classes: int) -> 
 
 
 def _by_signs(obs: Observation, gradient: OutputGradient, rank: int, notes: list[str]) -> LabelSet:
-    """Name the classes with a negative bias, which needs no premise on the features, if it was sent."""
-    bias = whole_bias(obs, gradient.name)
+    """Name the classes with a negative entry.
+
+    That of the bias needs no premise on the features; of their many, one is below zero for more labels.
+    """
+    bias = None if features_above_zero(obs, gradient.name) else whole_bias(obs, gradient.name)
     by, entries = ("the rows", gradient.rows) if bias is None else ("the bias", bias[:, None])
     found = lowest(entries, obs.batch_size, [*notes, f"labels by the signs of {by}"])
     return dataclasses.replace(found, rank=rank)

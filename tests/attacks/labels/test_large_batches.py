@@ -27,7 +27,7 @@ def client(make, size: int, steps: int | None) -> tuple[Observation, list[int]]:
     torch.manual_seed(0)
     model = make(num_classes=CLASSES, in_shape=SHAPE).eval()
     inputs, labels = torch.rand(24, *SHAPE), torch.arange(24) % 8
-    facts = {"num_classes": CLASSES, "batch_size": 24}
+    facts = {"num_classes": CLASSES, "batch_size": 24, "input_shape": SHAPE}
     if steps is None:
         return Observation(model, gradient(model, inputs, labels), **facts), labels.tolist()
     moved = copy.deepcopy(model)

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import numpy as np
@@ -155,6 +156,24 @@ def test_more_samples_than_classes_are_reported_and_answered_by_signs(granted, b
     assert any(by in note for note in found.notes)
     if bias:
         assert sorted(found.labels.tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize(("activation", "by"), [(nn.ReLU, "the rows"), (nn.Tanh, "the bias")])
+def test_signs_of_rows_are_read_where_the_features_are_above_zero(activation, by):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 40), activation(), nn.Linear(40, 10))
+    labels = torch.tensor([0] * 12 + [1] * 10 + [2, 3])
+    loss = F.cross_entropy(model(torch.randn(24, 3, 4, 4)), labels)
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    update = dict(zip(dict(model.named_parameters()), slopes, strict=True))
+    before = copy.deepcopy(model.state_dict())
+    obs = Observation(model, update, num_classes=10, batch_size=24, input_shape=(3, 4, 4))
+    found = rlg()(obs)
+    assert any(f"labels by the signs of {by}" in note for note in found.notes)
+    # on average the model expects 2.4 samples of every class: the bias of a class with one is positive
+    assert sorted(found.labels.tolist()) == ([0, 1, 2, 3] if by == "the rows" else [0, 1])
+    torch.testing.assert_close(model.state_dict(), before)
+    assert not model[3]._forward_pre_hooks
 
 
 def test_more_samples_than_features_are_reported():
