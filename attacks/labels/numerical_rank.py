@@ -13,6 +13,9 @@ from torch import Tensor
 
 GAP = 10.0
 """How far a singular value must fall to the next for the rank to end between them."""
+CLEAR = 4.0
+"""How far it must fall where what follows is not above `LEVEL` times the rounding that was expected."""
+LEVEL = 2.0
 WIDE = 100.0
 """How far it must fall where what follows is more than rounding."""
 SUMS = 32.0
@@ -36,7 +39,10 @@ def numerical_rank(singular: Tensor, rounding: float, samples: int | None = None
     """
     lifted = torch.cat([singular, singular.new_zeros(1)]).clamp(min=rounding)
     gaps = lifted[:-1] / lifted[1:]
-    ends = ((gaps >= GAP) & (lifted[1:] <= SUMS * rounding)).nonzero().flatten() + 1
+    rest = lifted[1:] / rounding
+    clear = (gaps >= CLEAR) & (rest <= LEVEL)
+    clear[-1] = False  # nothing follows the last one: all of them may be rounding, lifted by sums
+    ends = (clear | ((gaps >= GAP) & (rest <= SUMS))).nonzero().flatten() + 1
     full = len(singular)
     last = int(ends[-1]) if len(ends) else full
     if samples is not None and last > samples:
