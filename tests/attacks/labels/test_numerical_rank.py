@@ -53,6 +53,8 @@ def test_a_small_step_down_to_the_expected_rounding_ends_the_signal_and_no_small
     seen = [1.2e10, 5.9e8, 9.1e7, 1.6e7, 6.6e6, 2.7e6, 7.7e5, 7.6e3, 7.3e3, 3.8e3, 695, 82, 80, 79, 77]
     assert numerical_rank(torch.tensor(seen).double(), 69.5).number == 11
     assert numerical_rank(torch.tensor([1e6, 1e5, 2000, 500, 480]).double(), 69.5).number == 2
+    # of an EfficientNet with features almost alike: all that rounding did is in one direction
+    assert numerical_rank(torch.tensor([2e6, 1.9e6, 4.9, 3e-7, 1e-7]).double(), 1.0).number == 2
 
 
 def test_counts_come_from_the_pull_of_each_class():
