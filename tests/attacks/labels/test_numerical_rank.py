@@ -60,6 +60,7 @@ def test_a_small_step_down_to_the_expected_rounding_ends_the_signal_and_no_small
 def test_counts_come_from_the_pull_of_each_class():
     bias = torch.full((10,), 0.01).index_put((torch.tensor([3, 7]),), torch.tensor([-0.74, -0.24]))
     assert count_samples(torch.tensor([3, 7]), bias, 4).tolist() == [3, 1]
-    assert count_samples(torch.tensor([3, 7]), bias, 2).tolist() == [1, 1]
+    assert count_samples(torch.tensor([3, 7]), bias, 2) is None  # 1.5 and 0.5
+    assert count_samples(torch.tensor([3, 7, 8, 9]), bias, 4) is None  # nothing pulls at 8 and 9
     assert count_samples(torch.tensor([3, 7]), bias, 6) is None  # 4.5 and 1.5
     assert count_samples(torch.tensor([3, 7]), bias, None) is None
