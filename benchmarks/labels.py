@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.labels [--batches 20] [--size 64] [--samples 10 50 100] [--models …] [--defenses …]``:
 EfficientNet-B0 (features of both signs) and ResNet50 (features above 0) of torchvision, 1,000
-classes, untrained, in train and in eval mode, inputs and labels drawn at random. RLG is told
-the number of samples only in the rows of defenses, as it is needed there; Yin's rule
-always is, as it would name all classes else. The time is that after the gradient.
+classes, untrained, in train and in eval mode, inputs and labels drawn at random. All are told the number of
+samples: under a defense RLG needs it, Yin's rule would name all classes else, and counts are to add up
+to it. Without a defense RLG is also tried without. The time is that after the gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import copy
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,22 +22,25 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from attacks.base import LabelAttack, LabelSet
-from attacks.labels import rlg, yin_labels
+from attacks.labels import bias_labels, rlg, yin_labels
 from attacks.score import score
 from fl_app.torchvision_cpu import import_torchvision
-from fl_app.transforms import drop_smallest, identity, take_sign
+from fl_app.transforms import drop_smallest, identity, keep_topk, prune_dual, take_sign
 from fl_app.types import Observation, RoundContext, Truth, Update
 
 CLASSES = 1000
-MODELS = {"efficientnet_b0": "classifier.1.weight", "resnet50": "fc.weight"}
+MODELS = {"efficientnet_b0": "classifier.1", "resnet50": "fc"}
 """Their output layers."""
 DEFENSES = {
     "none": identity(),
     "sign": take_sign(),
     "graddrop50": drop_smallest(0.5),
     "graddrop90": drop_smallest(0.9),
+    "topk": keep_topk(0.2),
+    "dgp": prune_dual(0.05, 0.75),
 }
-ATTACKS = {"RLG": rlg(), "Yin": yin_labels()}
+INFERRED = "RLG, N inferred"
+ATTACKS = {INFERRED: rlg(), "RLG": rlg(), "Yin": yin_labels(), "bias": bias_labels()}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Row:
     """How far the rank is from the number of samples."""
     seconds: float
     slowest: float
+    counted: float
+    """In how many of the batches it says how many samples each class has."""
+    counts_right: float
+    """In how many that is right for all classes."""
 
 
 def batches(
@@ -69,17 +77,35 @@ def batches(
 
 def measure(attack: LabelAttack, seen: Sequence[tuple[Observation, Tensor]]) -> Row:
     """Score one attack on batches."""
-    scores, errors, seconds = [], [], []
+    scores, errors, seconds, counted, right = [], [], [], [], []
     for obs, labels in seen:
         began = time.process_time()
         found = attack(obs)
         seconds.append(time.process_time() - began)
+        counted.append(found.counts is not None)
+        right.append(found.counts is not None and _counts(found) == Counter(labels.tolist()))
         names_alone = LabelSet(found.labels)  # only which classes there are, as in the paper
         scores.append(score(names_alone, Truth(torch.zeros(len(labels), 1, 1, 1), labels))["labels"])
         errors += [] if found.rank is None else [abs(found.rank - len(labels))]
     means = [statistics.mean(s[key] for s in scores) for key in ("precision", "recall", "f1", "exact")]
     error = statistics.mean(errors) if errors else None
-    return Row(*means, error, statistics.mean(seconds), max(seconds))
+    spent = statistics.mean(seconds), max(seconds)
+    return Row(*means, error, *spent, statistics.mean(counted), statistics.mean(right))
+
+
+def header(case: Sequence[str]) -> str:
+    """Return the first two lines of a table."""
+    measured = ["P", "R", "F1", "EM", "S error", "CPU s", "slowest", "counted", "right"]
+    columns = [*case, "attack", *measured]
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+
+
+def line(case: Sequence[str], attack: str, row: Row) -> str:
+    """Return a row of a table."""
+    error = "–" if row.rank_error is None else f"{row.rank_error:.2f}"
+    numbers = [f"{value:.3f}" for value in (row.precision, row.recall, row.f1, row.exact)]
+    spent = [f"{value:.2f}" for value in (row.seconds, row.slowest, row.counted, row.counts_right)]
+    return f"| {' | '.join([*case, attack, *numbers, error, *spent])} |"
 
 
 def main(
@@ -91,8 +117,7 @@ def main(
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| model | mode | N | defense | attack | P | R | F1 | EM | S error | CPU s | slowest |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(header(["model", "mode", "N", "defense"]), flush=True)
     for name in models:
         network = getattr(import_torchvision("models"), name)(weights=None)
         for training in (True, False):
@@ -101,17 +126,24 @@ def main(
                 for defense in defenses:
                     case = [name, "train" if training else "eval", str(count), defense]
                     for attack, method in ATTACKS.items():
-                        told = defense != "none" or attack == "Yin"
+                        if attack == INFERRED and defense != "none":
+                            continue
+                        told = None if attack == INFERRED else count
                         seen = [
-                            (_observe(network, update, defense, count if told else None), labels)
-                            for update, labels in drawn
+                            (_observe(network, update, defense, told), labels) for update, labels in drawn
                         ]
-                        print(_line(case, attack, measure(method, seen)), flush=True)
+                        print(line(case, attack, measure(method, seen)), flush=True)
 
 
-def _gradient(network: nn.Module, weight: str, inputs: Tensor, labels: Tensor) -> Update:
+def _gradient(network: nn.Module, layer: str, inputs: Tensor, labels: Tensor) -> Update:
+    names = [f"{layer}.weight", f"{layer}.bias"]
     loss = cross_entropy(network(inputs), labels)
-    return {weight: torch.autograd.grad(loss, network.get_parameter(weight))[0]}
+    slopes = torch.autograd.grad(loss, [network.get_parameter(name) for name in names])
+    return dict(zip(names, slopes, strict=True))
+
+
+def _counts(found: LabelSet) -> Counter[int]:
+    return Counter(torch.repeat_interleave(found.labels, found.counts).tolist())
 
 
 def _observe(network: nn.Module, update: Update, defense: str, samples: int | None) -> Observation:
@@ -119,12 +151,6 @@ def _observe(network: nn.Module, update: Update, defense: str, samples: int | No
     context = RoundContext(1, 0, torch.Generator().manual_seed(0))
     sent, _ = transform.apply(update, transform.init(update), context)
     return Observation(network, sent, num_classes=CLASSES, batch_size=samples)
-
-
-def _line(case: Sequence[str], attack: str, row: Row) -> str:
-    error = "–" if row.rank_error is None else f"{row.rank_error:.2f}"
-    numbers = [f"{value:.3f}" for value in (row.precision, row.recall, row.f1, row.exact)]
-    return f"| {' | '.join([*case, attack, *numbers, error])} | {row.seconds:.2f} | {row.slowest:.2f} |"
 
 
 if __name__ == "__main__":

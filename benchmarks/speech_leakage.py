@@ -1,13 +1,16 @@
-"""What the update of an untrained speech model tells of what was said: tables 2, 3 and 5 of Dang et al. 2021.
+"""What the update of a speech model tells of what was said: tables 2, 3 and 5 of Dang et al. 2021.
 
 ``python -m benchmarks.speech_leakage WORK bag [--utterances N] [--local-steps K] [--told] [--limit …]``: the
 bag of words and the length, for each of the utterances, or for groups of N in each of K local steps.
 ``python -m benchmarks.speech_leakage WORK transcript [--scale cpu] [--rows …] [--limit …]``: the tokens in
 order, found without the bag of words, or with it in one search or in the best of five.
+The model is untrained, or has learnt for ``--trained`` steps from three of four recordings; the attacked
+utterances are the other ones then.
 
 The utterances are those of ``utterances.txt`` in `--transcripts`, a name and a text a line, with 16k word
 pieces in ``wordpieces.txt`` beside it. Those that `--audio` has are heard, the others have random
-features of `FRAMES` frames. Each result is kept below WORK, and what is there is not computed again.
+features of `FRAMES` frames. Each result is kept below WORK, and what is there is not computed again;
+``--finished`` computes nothing, and prints the table of what is there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +46,8 @@ DATA = Path("../shared/data")
 BANDS = 40
 FRAMES = 300
 """Of random features: three seconds."""
+BATCH = 8
+"""Recordings in a step of training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +106,38 @@ def untrained(vocabulary: Vocabulary) -> nn.Module:
     return las(len(vocabulary), (FRAMES, BANDS))
 
 
+def held_out(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
+    """Return three of four recorded utterances to learn from, and the fourth to attack."""
+    heard = [one for one in utterances if one.heard]
+    return [one for number, one in enumerate(heard) if number % 4], heard[::4]
+
+
+def trained(
+    vocabulary: Vocabulary, said: Sequence[Utterance], steps: int, path: Path, lr: float = 1e-3
+) -> nn.Module:
+    """Return the model after so many steps of Adam on random batches, kept at ``path``."""
+    model = untrained(vocabulary)
+    if not path.exists():
+        parameters = dict(model.named_parameters())
+        optimiser = torch.optim.Adam(parameters.values(), lr=lr)
+        generator = torch.Generator().manual_seed(0)
+        for step in range(steps):
+            chosen = torch.randperm(len(said), generator=generator)[:BATCH].tolist()
+            loss = _loss(model, [said[number] for number in chosen], vocabulary.start)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if (step + 1) % 50 == 0:
+                print(f"step {step + 1} of {steps}: loss {loss.item():.2f}", flush=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), path)
+    model.load_state_dict(torch.load(path, weights_only=True))
+    return model
+
+
 def gradient(model: nn.Module, said: Sequence[Utterance], start: int, names: Sequence[str]) -> Update:
     """Return the gradient of the loss that clients minimise, of the named parameters."""
-    features = pad_sequence([one.features for one in said], batch_first=True)
-    labels = pad_sequence([torch.tensor(one.tokens) for one in said], batch_first=True, padding_value=PADDING)
-    loss = F.cross_entropy(*transcribe(start)(model, features, labels))
+    loss = _loss(model, said, start)
     return dict(zip(names, torch.autograd.grad(loss, [model.get_parameter(n) for n in names]), strict=True))
 
 
@@ -196,6 +228,13 @@ def main() -> None:
     args.start = vocabulary.start
     utterances = read_utterances(args.transcripts, args.audio, vocabulary)
     model = untrained(vocabulary)
+    if args.trained:
+        taught, utterances = held_out(utterances)
+        model = trained(vocabulary, taught, args.trained, args.work / f"model-{args.trained}.pt")
+        loss, before = (
+            mean(_losses(one, utterances, vocabulary.start)) for one in (model, untrained(vocabulary))
+        )
+        print(f"{args.trained} steps on {len(taught)} recordings: loss on others {before:.2f} -> {loss:.2f}")
     if args.what == "bag":
         _bags(args, model, utterances)
     else:
@@ -204,11 +243,16 @@ def main() -> None:
 
 def _bags(args: argparse.Namespace, model: nn.Module, utterances: Sequence[Utterance]) -> None:
     told = "-told" if args.told else ""
-    folder = args.work / f"bag-n{args.utterances}-k{args.local_steps}{told}"
-    cells = []
-    groups = list(_groups(utterances, args.utterances, args.local_steps))
-    for number, batches in enumerate(groups[: args.limit]):
-        cells.append(_kept(folder / f"{number}.json", partial(bag_cell, model, batches, args)))
+    folder = args.work / f"bag-n{args.utterances}-k{args.local_steps}{told}{_stage(args)}"
+    groups = list(_groups(utterances, args.utterances, args.local_steps))[: args.limit]
+    asked = {
+        folder / f"{number}.json": partial(bag_cell, model, batches, args)
+        for number, batches in enumerate(groups)
+    }
+    cells = list(_kept(asked, args.finished))
+    if not cells:
+        print("no update was attacked yet")
+        return
     heard, number = sum(c["heard"] for c in cells), sum(len(c["names"]) for c in cells)
     print(f"N={args.utterances} K={args.local_steps}, {heard} of {number} utterances have a recording")
     print("| updates | LE | P | R | F1 | EM | CPU s | slowest |\n|---|---|---|---|---|---|---|---|")
@@ -224,13 +268,21 @@ def _transcripts(
     chosen = [short[number] for number in order.tolist()][: scale.utterances][: args.limit]
     tables = []
     for name in args.rows:
+        folder = args.work / f"transcript-{args.scale}-{name}{_stage(args)}"
+        asked = {
+            folder / f"{one.name}.json": partial(
+                transcript_cell, model, one, ROWS[name], scale.steps, vocabulary
+            )
+            for one in chosen
+        }
         cells = []
-        for one in chosen:
-            path = args.work / f"transcript-{args.scale}-{name}" / f"{one.name}.json"
-            cell = _kept(path, partial(transcript_cell, model, one, ROWS[name], scale.steps, vocabulary))
-            print(f"{name}: {cell['said']!r} read as {cell['found']!r}, {cell['seconds']:.0f} s", flush=True)
+        for cell in _kept(asked, args.finished):
             cells.append(cell)
-        tables.append(transcript_line(name, cells))
+            progress = f"{name}, {len(cells)} of {len(chosen)}"
+            print(
+                f"{progress}: {cell['said']!r} read as {cell['found']!r}, {cell['seconds']:.0f} s", flush=True
+            )
+        tables += [transcript_line(name, cells)] if cells else []
     print("| row | utterances | variables | WER | EM | tokens | CPU s |\n|---|---|---|---|---|---|---|")
     print("\n".join(tables))
 
@@ -246,14 +298,33 @@ def _groups(utterances: Sequence[Utterance], size: int, steps: int) -> Iterator[
         yield [chosen[begin : begin + size] for begin in range(0, together, size)]
 
 
-def _kept(path: Path, compute: Callable[[], dict]) -> dict[str, Any]:
-    if not path.exists():
-        content = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps(content, indent=1) + "\n")
-        unfinished.rename(path)
-    return json.loads(path.read_text())
+def _kept(asked: Mapping[Path, Callable[[], dict]], finished: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is at each path, computed where it is not there yet, or, if ``finished``, left out."""
+    for path, compute in asked.items():
+        if not path.exists() and not finished:
+            content = compute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".part")
+            unfinished.write_text(json.dumps(content, indent=1) + "\n")
+            unfinished.rename(path)
+        if path.exists():
+            yield json.loads(path.read_text())
+
+
+def _stage(args: argparse.Namespace) -> str:
+    return f"-trained{args.trained}" if args.trained else ""
+
+
+def _loss(model: nn.Module, said: Sequence[Utterance], start: int) -> Tensor:
+    """Return the loss that clients minimise."""
+    features = pad_sequence([one.features for one in said], batch_first=True)
+    labels = pad_sequence([torch.tensor(one.tokens) for one in said], batch_first=True, padding_value=PADDING)
+    return F.cross_entropy(*transcribe(start)(model, features, labels))
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, said: Sequence[Utterance], start: int) -> list[float]:
+    return [float(_loss(model, [one], start)) for one in said]
 
 
 def _hear(path: Path) -> Tensor:
@@ -274,6 +345,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--local-steps", type=int, default=1, help="with a batch each (K)")
     parser.add_argument("--lr", type=float, default=0.1, help="of local steps")
     parser.add_argument("--told", action="store_true", help="the attacker is told the length")
+    parser.add_argument("--trained", type=int, default=0, help="steps of training before the update")
+    parser.add_argument("--finished", action="store_true", help="compute nothing, print what is there")
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     return parser.parse_args()

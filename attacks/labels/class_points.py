@@ -45,7 +45,9 @@ def class_points(
     vectors, singular, _ = torch.linalg.svd(_square(kept), full_matrices=False)
     if rank is None:
         rounding = 0.5 * (math.sqrt(kept.shape[0]) + math.sqrt(kept.shape[1]))
-        rank, assumed = numerical_rank(singular, rounding, samples)
+        # of entries in double precision, what the decomposition itself rounds is no less
+        decomposed = 2 * torch.finfo(kept.dtype).eps * float(singular[0])
+        rank, assumed = numerical_rank(singular, max(rounding, decomposed), samples)
         notes += assumed
     rank = min(rank, len(singular))
     points = vectors[:, :rank]

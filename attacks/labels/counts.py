@@ -30,12 +30,11 @@ def count_samples(labels: Tensor, evidence: Tensor, batch_size: int | None) -> T
 
     ``evidence`` is the gradient of the output layer's bias, or the sums of its rows: each sample
     lowers that of its class by about the same below the mean of absent classes. The numbers count only
-    if each is rounded by less than a quarter and together they make ``batch_size``.
+    if each is rounded by less than a quarter and together they make ``batch_size``; as many labels
+    as samples are no proof of one each, for a label may be none.
     """
     if batch_size is None or len(labels) > batch_size:
         return None
-    if len(labels) == batch_size:
-        return torch.ones_like(labels)
     absent = torch.ones_like(evidence, dtype=torch.bool).index_fill(0, labels, False)
     pull = (evidence[absent].mean() if absent.any() else 0.0) - evidence[labels]
     counts = batch_size * pull / pull.sum()

@@ -13,6 +13,9 @@ from torch import Tensor
 
 GAP = 10.0
 """How far a singular value must fall to the next for the rank to end between them."""
+CLEAR = 4.0
+"""How far it must fall where what follows is the rounding that was expected, to a factor of `LEVEL`."""
+LEVEL = 2.0
 WIDE = 100.0
 """How far it must fall where what follows is more than rounding."""
 SUMS = 32.0
@@ -34,9 +37,12 @@ def numerical_rank(singular: Tensor, rounding: float, samples: int | None = None
     or where it comes after more than ``samples``, the gradient was rewritten: then the rank
     is taken to be ``samples`` or, if that is not known, to end at a gap of `WIDE`.
     """
-    lifted = torch.cat([singular, singular.new_zeros(1)]).clamp(min=rounding)
-    gaps = lifted[:-1] / lifted[1:]
-    ends = ((gaps >= GAP) & (lifted[1:] <= SUMS * rounding)).nonzero().flatten() + 1
+    followed = torch.cat([singular, singular.new_zeros(1)])
+    lifted = followed.clamp(min=rounding)
+    gaps, rest = lifted[:-1] / lifted[1:], followed[1:] / rounding
+    # far below the expected rounding it is none, and a value above it may be all that rounding did
+    clear = (gaps >= CLEAR) & (rest >= 1 / LEVEL) & (rest <= LEVEL)
+    ends = (clear | ((gaps >= GAP) & (rest <= SUMS))).nonzero().flatten() + 1
     full = len(singular)
     last = int(ends[-1]) if len(ends) else full
     if samples is not None and last > samples:

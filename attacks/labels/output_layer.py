@@ -37,13 +37,18 @@ def output_gradient(obs: Observation, weight: str | None = None, *, who: str) ->
     return OutputGradient(name, rows if obs.local_steps is None else -rows, _missing(obs, name))
 
 
-def whole_bias(obs: Observation, weight: str) -> Tensor | None:
-    """Return the gradient of the output layer's bias, up to a positive factor, if all of it was sent."""
-    name = f"{weight.removesuffix('weight')}bias"
-    entries = obs.update.get(name)
-    if not weight.endswith("weight") or entries is None or entries.ndim != 1 or not entries.all():
+def bias_gradient(obs: Observation, weight: str) -> Tensor | None:
+    """Return the gradient of the output layer's bias, up to a positive factor, if it has one."""
+    entries = obs.update.get(f"{weight.removesuffix('weight')}bias")
+    if not weight.endswith("weight") or entries is None or entries.ndim != 1:
         return None
     return entries.detach() if obs.local_steps is None else -entries.detach()
+
+
+def whole_bias(obs: Observation, weight: str) -> Tensor | None:
+    """Return `bias_gradient` if all of it was sent."""
+    bias = bias_gradient(obs, weight)
+    return bias if bias is not None and bias.all() else None
 
 
 def _matrices(obs: Observation) -> dict[str, int]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from attacks.base import LabelAttack, LabelSet, StepListener
 from attacks.labels.class_points import class_points
 from attacks.labels.counts import count_samples
+from attacks.labels.feature_signs import features_above_zero
 from attacks.labels.output_layer import OutputGradient, output_gradient, whole_bias
 from attacks.labels.separation import separate
-from attacks.labels.yin import yin_labels
+from attacks.labels.yin import lowest
 from fl_app.types import Observation
 
 WHO = "rlg"
@@ -64,6 +65,8 @@ def _recover(obs: Observation, gradient: OutputGradient, given: int | None) -> L
     if separation.unproven:
         notes.append(f"{separation.unproven} of the classes have a margin as small as rounding")
     labels = found.classes[separation.parted][order]
+    if obs.batch_size is not None and obs.batch_size >= len(rows):
+        notes.append(f"premise failed: {obs.batch_size} samples for {len(rows)} classes; some may be missing")
     if obs.batch_size is not None and obs.local_steps is None and len(labels) > obs.batch_size:
         notes.append(f"{len(labels)} classes for {obs.batch_size} samples: some are not in the batch")
     counts = count_samples(labels, _evidence(obs, gradient), obs.batch_size)
@@ -95,13 +98,14 @@ def _failed_premise(obs: Observation, rows: Tensor, rank: int, classes: int) -> 
 
 
 def _by_signs(obs: Observation, gradient: OutputGradient, rank: int, notes: list[str]) -> LabelSet:
-    """Let `yin_labels` answer, by the bias, which needs no premise on the features, if it was sent."""
-    bias = whole_bias(obs, gradient.name)
-    entries = gradient.rows if bias is None else bias[:, None]
-    seen = dataclasses.replace(obs, update={gradient.name: entries}, sent=None, local_steps=None)
-    found = yin_labels(gradient.name)(seen)
-    by = "the rows" if bias is None else "the bias"
-    return LabelSet(found.labels, rank=rank, notes=[*notes, f"labels by the signs of {by}", *found.notes])
+    """Name the classes with a negative entry.
+
+    That of the bias needs no premise on the features; of their many, one is below zero for more labels.
+    """
+    bias = None if features_above_zero(obs, gradient.name) else whole_bias(obs, gradient.name)
+    by, entries = ("the rows", gradient.rows) if bias is None else ("the bias", bias[:, None])
+    found = lowest(entries, obs.batch_size, [*notes, f"labels by the signs of {by}"])
+    return dataclasses.replace(found, rank=rank)
 
 
 def _evidence(obs: Observation, gradient: OutputGradient) -> Tensor:

@@ -1,5 +1,6 @@
 """The benchmark of speech attacks reads its utterances, keeps what it computed, and prints its tables."""
 
+import dataclasses
 import json
 import sys
 
@@ -7,7 +8,16 @@ import pytest
 import torch
 
 from benchmarks import speech_leakage
-from benchmarks.speech_leakage import Scale, main, observe, read_utterances, transcript_line, untrained
+from benchmarks.speech_leakage import (
+    Scale,
+    held_out,
+    main,
+    observe,
+    read_utterances,
+    trained,
+    transcript_line,
+    untrained,
+)
 from fl_app.data.word_pieces import letters
 
 SAID = ["AB", "BAD CAB", "C", "FED"]
@@ -55,6 +65,35 @@ def test_transcripts_are_searched_for_in_every_row(monkeypatch, corpus, capsys):
     cells = [json.loads(path.read_text()) for path in (corpus / "work").glob("transcript-cpu-none/*.json")]
     assert sorted(cell["said"] for cell in cells) in (["ab", "c"], ["ab", "fed"], ["c", "fed"])
     assert all(cell["variables"] == cell["length"] * (len(letters()) + 128) for cell in cells)
+
+
+def test_a_table_of_what_is_finished_computes_nothing(monkeypatch, corpus, capsys):
+    run(monkeypatch, corpus, "transcript", "--rows", "bag", "--limit", "1")
+    assert "bag, 1 of 1: " in capsys.readouterr().out
+    monkeypatch.setattr(speech_leakage, "transcript_cell", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(speech_leakage, "bag_cell", lambda *_: pytest.fail("computed"))
+    run(monkeypatch, corpus, "transcript", "--finished")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| none", "| bag"))]
+    assert len(rows) == 1
+    assert rows[0].startswith("| bag | 1 |")
+    run(monkeypatch, corpus, "bag", "--finished")
+    assert "no update was attacked yet" in capsys.readouterr().out
+
+
+def test_a_trained_model_learns_once_from_what_is_not_attacked(corpus, monkeypatch):
+    vocabulary = letters()
+    heard = [dataclasses.replace(one, heard=True) for one in read_utterances(corpus, corpus, vocabulary)]
+    taught, attacked = held_out(heard)
+    assert [one.name for one in attacked] == ["1-2-0"]
+    assert [one.name for one in taught] == ["1-2-1", "1-2-2", "1-2-3"]
+    path = corpus / "work" / "model.pt"
+    model = trained(vocabulary, taught, 3, path)
+    moved = model.output.bias.detach() - untrained(vocabulary).output.bias
+    said = sorted({token for one in taught for token in one.tokens})
+    assert (moved[said] > 0).all()
+    assert moved[[n for n in range(len(vocabulary)) if n not in said]].max() < 0
+    monkeypatch.setattr(torch.optim, "Adam", lambda *_: pytest.fail("trained again"))
+    torch.testing.assert_close(trained(vocabulary, taught, 3, path).output.bias, model.output.bias)
 
 
 def test_a_line_has_the_errors_of_all_texts_together():

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attacks.labels import fill_batch, idlg_label, yin_labels
+from attacks.labels import bias_labels, fill_batch, idlg_label, yin_labels
+from fl_app.transforms import drop_smallest, keep_topk, take_sign
 from fl_app.types import Observation
 
 CLASSES = 12
@@ -69,7 +70,45 @@ def test_yin_finds_all_distinct_labels_of_an_untrained_model(seed, labels):
     assert not found.notes
 
 
-@pytest.mark.parametrize(("attack", "labels"), [(idlg_label(), [3]), (yin_labels(), [7, 1, 4])])
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    labels=st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=30),
+    saturation=st.sampled_from([1.0, 30.0]),
+)
+def test_the_bias_names_no_class_that_is_not_in_the_batch_whatever_the_features(seed, labels, saturation):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    model[2].weight.data *= saturation
+    bias = torch.autograd.grad(
+        F.cross_entropy(model(torch.randn(len(labels), 6)), torch.tensor(labels)), model[2].bias
+    )[0]
+    update = {"2.weight": torch.ones(CLASSES, 8), "2.bias": bias}
+    found = bias_labels()(Observation(model, update))
+    assert set(found.labels.tolist()) <= set(labels)
+    if saturation == 1 and len(set(labels)) == len(labels) <= 4:
+        assert set(found.labels.tolist()) == set(labels)
+
+
+@pytest.mark.parametrize("transform", [take_sign(), drop_smallest(0.5), keep_topk(0.3)])
+def test_signs_and_the_largest_entries_of_the_bias_still_name_all_labels(transform, ctx):
+    obs = client(1, [3, 8, 9], nn.Tanh)
+    update, _ = transform.apply(obs.update, transform.init(obs.update), ctx)
+    found = bias_labels()(dataclasses.replace(obs, update=update))
+    assert sorted(found.labels.tolist()) == [3, 8, 9]
+    absent = int((update["2.bias"] == 0).sum())
+    assert any(f"{absent} of 12 biases were not sent" in note for note in found.notes) == (absent > 0)
+
+
+def test_without_a_bias_there_is_nothing_to_read():
+    obs = client(1, [3])
+    with pytest.raises(ValueError, match=r"bias_labels: the update must have the bias beside 2.weight"):
+        bias_labels()(dataclasses.replace(obs, update={"2.weight": obs.update["2.weight"]}))
+
+
+@pytest.mark.parametrize(
+    ("attack", "labels"), [(idlg_label(), [3]), (yin_labels(), [7, 1, 4]), (bias_labels(), [7, 1, 4])]
+)
 def test_a_fedavg_delta_gives_the_same_labels_as_the_gradient(attack, labels):
     gradient = client(5, labels)
     delta = {name: -0.1 * g for name, g in gradient.update.items()}

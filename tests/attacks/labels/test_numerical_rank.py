@@ -48,9 +48,19 @@ def test_a_step_inside_the_signal_does_not_end_it():
     assert numerical_rank(torch.tensor([1e4, 10, 8, 6, 1e-3, 1e-3]).double(), 1e-3).number == 4
 
 
+def test_a_small_step_down_to_the_expected_rounding_ends_the_signal_and_no_small_step_above_it_does():
+    # of an utterance, after a speech model's first 200 steps
+    seen = [1.2e10, 5.9e8, 9.1e7, 1.6e7, 6.6e6, 2.7e6, 7.7e5, 7.6e3, 7.3e3, 3.8e3, 695, 82, 80, 79, 77]
+    assert numerical_rank(torch.tensor(seen).double(), 69.5).number == 11
+    assert numerical_rank(torch.tensor([1e6, 1e5, 2000, 500, 480]).double(), 69.5).number == 2
+    # of an EfficientNet with features almost alike: all that rounding did is in one direction
+    assert numerical_rank(torch.tensor([2e6, 1.9e6, 4.9, 3e-7, 1e-7]).double(), 1.0).number == 2
+
+
 def test_counts_come_from_the_pull_of_each_class():
     bias = torch.full((10,), 0.01).index_put((torch.tensor([3, 7]),), torch.tensor([-0.74, -0.24]))
     assert count_samples(torch.tensor([3, 7]), bias, 4).tolist() == [3, 1]
-    assert count_samples(torch.tensor([3, 7]), bias, 2).tolist() == [1, 1]
+    assert count_samples(torch.tensor([3, 7]), bias, 2) is None  # 1.5 and 0.5
+    assert count_samples(torch.tensor([3, 7, 8, 9]), bias, 4) is None  # nothing pulls at 8 and 9
     assert count_samples(torch.tensor([3, 7]), bias, 6) is None  # 4.5 and 1.5
     assert count_samples(torch.tensor([3, 7]), bias, None) is None

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import numpy as np
@@ -57,6 +58,11 @@ def trained(seed: int, steps: list[list[int]], lr: float = 0.1, dtype=torch.floa
 
 distinct = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12, unique=True)
 any_labels = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)
+batches_of_one_size = st.integers(1, 4).flatmap(
+    lambda size: st.lists(
+        st.lists(st.integers(0, CLASSES - 1), min_size=size, max_size=size), min_size=1, max_size=3
+    )
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,6 +71,15 @@ def test_no_label_of_an_exact_gradient_is_missed(seed, labels):
     found = rlg()(client(seed, labels))
     assert set(labels) <= set(found.labels.tolist())
     assert found.rank == len(labels)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), steps=batches_of_one_size)
+def test_no_label_of_several_exact_steps_is_missed(seed, steps):
+    obs = trained(seed, steps)
+    # without the bias, whose signs would answer where no hyperplane does
+    found = rlg()(dataclasses.replace(obs, update={"2.weight": obs.update["2.weight"]}))
+    assert {label for labels in steps for label in labels} <= set(found.labels.tolist())
 
 
 @settings(max_examples=40, deadline=None)
@@ -141,6 +156,24 @@ def test_more_samples_than_classes_are_reported_and_answered_by_signs(granted, b
     assert any(by in note for note in found.notes)
     if bias:
         assert sorted(found.labels.tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize(("activation", "by"), [(nn.ReLU, "the rows"), (nn.Tanh, "the bias")])
+def test_signs_of_rows_are_read_where_the_features_are_above_zero(activation, by):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 40), activation(), nn.Linear(40, 10))
+    labels = torch.tensor([0] * 12 + [1] * 10 + [2, 3])
+    loss = F.cross_entropy(model(torch.randn(24, 3, 4, 4)), labels)
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    update = dict(zip(dict(model.named_parameters()), slopes, strict=True))
+    before = copy.deepcopy(model.state_dict())
+    obs = Observation(model, update, num_classes=10, batch_size=24, input_shape=(3, 4, 4))
+    found = rlg()(obs)
+    assert any(f"labels by the signs of {by}" in note for note in found.notes)
+    # on average the model expects 2.4 samples of every class: the bias of a class with one is positive
+    assert sorted(found.labels.tolist()) == ([0, 1, 2, 3] if by == "the rows" else [0, 1])
+    torch.testing.assert_close(model.state_dict(), before)
+    assert not model[3]._forward_pre_hooks
 
 
 def test_more_samples_than_features_are_reported():

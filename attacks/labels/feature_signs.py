@@ -1,0 +1,30 @@
+"""Whether what enters the output layer is never below zero, so that signs of its rows name labels alone."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from fl_app.types import Observation
+
+_IMAGES = 4
+"""Of noise; after anything but a ReLU or a sigmoid, some of their many features are negative."""
+
+
+def features_above_zero(obs: Observation, weight: str) -> bool | None:
+    """Return what a trial of the model on noise shows; None if it takes no images or has no such layer."""
+    layer = dict(obs.model.named_modules()).get(weight.removesuffix(".weight"))
+    if obs.input_shape is None or len(obs.input_shape) != 3 or not isinstance(layer, nn.Linear):
+        return None
+    model = copy.deepcopy(obs.model).eval()
+    seen: list[Tensor] = []
+    model.get_submodule(weight.removesuffix(".weight")).register_forward_pre_hook(
+        lambda _, given: seen.append(given[0])
+    )
+    like = obs.update[weight]
+    noise = torch.randn(_IMAGES, *obs.input_shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model(noise.to(like))
+    return all(bool((features >= 0).all()) for features in seen) if seen else None
