@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fl_app.data.row_encoding import RowEncoding
 from fl_app.data.word_pieces import Vocabulary
 
 PADDING = -1
@@ -84,6 +85,8 @@ class Dataset:
     speaker_names: tuple[str, ...] = ()
     vocabulary: Vocabulary | None = None
     """What the labels of utterances stand for: then the classes are its pieces."""
+    encoding: RowEncoding | None = None
+    """How rows were made into numbers."""
 
     @property
     def group_names(self) -> tuple[str, ...]:

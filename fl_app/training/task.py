@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from fl_app.data import Dataset, Samples
+from fl_app.data import Dataset, Facts, Samples
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.hearing import evaluate_hearing
 from fl_app.training.predictions import Predict, classify, transcribe
@@ -23,7 +23,7 @@ class Task:
     """Judges a model in the mode that it is in."""
 
 
-def task_of(dataset: Dataset) -> Task:
+def task_of(dataset: Dataset | Facts) -> Task:
     """Return what is to be learnt from ``dataset``: transcripts where it has a vocabulary, else classes."""
     vocabulary = dataset.vocabulary
     if vocabulary is None:
