@@ -92,11 +92,10 @@ class Harness:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def up(self) -> None:
-        """Start all services without a profile in their order, as ``docker compose up`` does."""
-        for name, service in self.services.items():
-            if not service.profiles:
-                self._start(name)
+    def up(self, *names: str) -> None:
+        """Start services, else all without a profile, after what they need, as ``docker compose up`` does."""
+        for name in names or [name for name, service in self.services.items() if not service.profiles]:
+            self._start(name)
 
     def run(self, name: str, *command: str, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
         """Run a service once with another command, as ``docker compose run`` does."""
