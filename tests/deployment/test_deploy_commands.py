@@ -7,6 +7,7 @@ import sys
 import threading
 import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_key_is_registered_or_was_before_and_all_else_is_an_error(tmp_path):
     # as it is told, in a box of the terminal's width
     told = "╭─ Error ──╮\n[code: 23] Public key\nalready in use.\n╰───╯"
     assert not register(Scripted(tmp_path, (1, told)), key)
-    with pytest.raises(RegistrationError, match="node-0.pub was not registered: no connection"):
+    with pytest.raises(RegistrationError, match=r"node-0\.pub was not registered: no connection"):
         register(Scripted(tmp_path, (1, "no connection")), key)
 
 
@@ -72,7 +73,7 @@ def test_overrides_reach_the_run_whatever_signs_they_hold(tmp_path):
     assert run.start(flower, tmp_path, overrides) == "12"
     (asked,) = flower.asked
     config = asked[asked.index("--run-config") + 1]
-    assert tomllib.loads(open(config).read()) == {"overrides": overrides}
+    assert tomllib.loads(Path(config).read_text()) == {"overrides": overrides}
 
 
 def test_a_run_that_cannot_be_started_is_an_error_with_what_was_said(tmp_path):
