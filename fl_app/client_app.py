@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_app.client import Client
-from fl_app.config import client_parts
+from fl_app.config import OwnData, client_parts, secure_settings
 from fl_app.messages import (
     ENDORSE,
     OFFER,
@@ -18,6 +18,7 @@ from fl_app.messages import (
     pack_identity,
     pack_reply,
     pack_secure,
+    read_facts,
     read_query,
     unpack_order,
     unpack_secure,
@@ -25,20 +26,24 @@ from fl_app.messages import (
 from fl_app.secure_client import SecureMember
 from fl_app.vector_client import VectorClient
 
+_DATA_ROOT = "data-root"
+"""In a node's config: the folder with samples of its own, all of which it trains on."""
+
 app = ClientApp()
 
 
 @app.query("identify")
 def identify(message: Message, context: Context) -> Message:
-    """Say which client this node is, and whether it may be audited."""
+    """Say which client this node is, whether it may be audited, and if its samples are its own."""
     client, num_clients = _partition(context)
-    return Message(pack_identity(Identity(client, num_clients, _allows_audit(context))), reply_to=message)
+    identity = Identity(client, num_clients, _allows_audit(context), _DATA_ROOT in context.node_config)
+    return Message(pack_identity(identity), reply_to=message)
 
 
 @app.query("locate")
 def locate(message: Message, context: Context) -> Message:
     """Name the largest entries of this round's update."""
-    reply = _client(context).locate(unpack_order(message), read_query(message), context.state)
+    reply = _client(message, context).locate(unpack_order(message), read_query(message), context.state)
     return Message(pack_reply(reply), reply_to=message)
 
 
@@ -69,23 +74,29 @@ def unmask(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
-    reply, evidence = _client(context).answer(unpack_order(message), context.state)
+    reply, evidence = _client(message, context).answer(unpack_order(message), context.state)
     return Message(pack_reply(reply, evidence), reply_to=message)
 
 
 def _secure(kind: str, message: Message, context: Context) -> Message:
-    client = _client(context)
-    if client.parts.secure is None:
-        raise PermissionError(f"client {client.client}: is not set to aggregate securely: secagg=off")
-    member = SecureMember(client.parts.secure, client.client, context.state)
+    client, _ = _partition(context)
+    settings = secure_settings(_overrides(context))
+    if settings is None:
+        raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
+    member = SecureMember(settings, client, context.state)
     return Message(pack_secure(member.answer(kind, unpack_secure(message))), reply_to=message)
 
 
-def _client(context: Context) -> Client:
-    overrides = str(context.run_config.get("overrides", ""))
-    parts = client_parts(overrides)
+def _client(message: Message, context: Context) -> Client:
+    root = context.node_config.get(_DATA_ROOT)
+    own = None if root is None else OwnData(str(root), read_facts(message))
+    parts = client_parts(_overrides(context), own)
     kind = Client if parts.defense.scheme is None else VectorClient
     return kind(parts, *_partition(context), _allows_audit(context))
+
+
+def _overrides(context: Context) -> str:
+    return str(context.run_config.get("overrides", ""))
 
 
 def _partition(context: Context) -> tuple[int, int]:

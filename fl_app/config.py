@@ -17,7 +17,18 @@ from torch import Tensor, nn
 from fl_app.attacker import Attacker
 from fl_app.audit import Chosen, Public
 from fl_app.client import ClientParts
-from fl_app.data import Dataset, Samples, Vocabulary, label_histogram, pixels, split_validation
+from fl_app.data import (
+    Dataset,
+    DataUnavailable,
+    Facts,
+    Samples,
+    Vocabulary,
+    facts_of,
+    label_histogram,
+    own_samples,
+    pixels,
+    split_validation,
+)
 from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
 from fl_app.inspection import Inspection
@@ -52,25 +63,38 @@ class ServerParts:
     attacker: Attacker | None
 
 
+@dataclass(frozen=True)
+class OwnData:
+    """Samples of a client's own, instead of a part of what all clients share."""
+
+    root: str
+    facts: str
+    """What the server says of the task."""
+
+
 @lru_cache(maxsize=2)
-def client_parts(overrides: str) -> ClientParts:
-    """Build what the clients of this process share."""
+def client_parts(overrides: str, own: OwnData | None = None) -> ClientParts:
+    """Build what the clients of this process share, unless they have data of their ``own``."""
     cfg = compose(overrides)
     _prepare_process(cfg)
     defense = _defense(cfg)
-    dataset, _ = _task(cfg, defense)
-    spec = _spec(cfg, dataset, defense)
+    if own is None:
+        dataset, _ = _task(cfg, defense)
+        spec, data_of = _spec(cfg, dataset, defense), _local_data(cfg, dataset)
+    else:
+        facts = Facts.from_json(own.facts)
+        spec, data_of = _spec(cfg, facts, defense), _own_data(cfg, Path(own.root), facts)
     return ClientParts(
         model=spec,
         trainer=_build(cfg, "training"),
         defense=defense,
-        data_of=_local_data(cfg, dataset),
+        data_of=data_of,
         device=_device(cfg.device),
         dtype=getattr(torch, cfg.dtype),
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
         privacy=_build(cfg, "dp"),
-        secure=_secure_settings(cfg),
+        secure=secure_settings(overrides),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
         pin_model=cfg.client.pin_model,
@@ -101,6 +125,7 @@ def server_parts(overrides: str) -> ServerParts:
         exchange_buffers=cfg.bn == "sync",
         timeout=cfg.timeout,
         wait=cfg.wait,
+        facts=facts_of(dataset).to_json(),
         seed=cfg.seed,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
@@ -278,7 +303,9 @@ def _vector_parts(
     }
 
 
-def _secure_settings(cfg: DictConfig) -> SecureSettings | None:
+def secure_settings(overrides: str) -> SecureSettings | None:
+    """Return what a client insists on in secure rounds; None if there are none."""
+    cfg = compose(overrides)
     if not cfg.secagg.enabled:
         return None
     folder = cfg.secagg.identities
@@ -309,7 +336,7 @@ def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
     return model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
-def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:
+def _spec(cfg: DictConfig, dataset: Dataset | Facts, defense: Defense) -> ModelSpec:
     settings = cast(dict[str, Any], OmegaConf.to_container(cfg.model))
     target = settings.pop("_target_")
     shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
@@ -383,6 +410,24 @@ def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], Local
     def data_of(client: int, clients: int) -> LocalData:
         samples = dataset.train.take(parts(clients)[client])
         return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client, task.predict, task.ask)
+
+    return data_of
+
+
+def _own_data(cfg: DictConfig, root: Path, facts: Facts) -> Callable[[int, int], LocalData]:
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.data))
+    target, task = settings.pop("_target_"), task_of(facts)
+
+    @lru_cache(maxsize=1)
+    def data_of(client: int, clients: int) -> LocalData:
+        try:
+            samples = own_samples(target, root, facts, settings)
+        except (ValueError, DataUnavailable) as error:
+            raise ConfigError(f"client {client}: its data-root: {error}") from error
+        if cfg.balance:
+            drawn = balance(samples.groups, generator_for(cfg.seed, 0, client, "balance"))
+            samples = samples.take(drawn)
+        return LocalData(samples, facts.mean, facts.std, cfg.seed, client, task.predict, task.ask)
 
     return data_of
 

@@ -42,12 +42,6 @@ def run_federation(grid: Grid, overrides: str) -> Path:
     folder = run_folder(config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
-        plot_partition(
-            parts.histogram,
-            parts.dataset.group_names,
-            folder / "partition.png",
-            what=parts.dataset.group_kind,
-        )
         describe_vectors(parts.strategy, parts.model, results)
         try:
             sightings = _train(grid, parts, results)
@@ -65,6 +59,7 @@ def run_federation(grid: Grid, overrides: str) -> Path:
         else:
             results.finish("finished")
         finally:
+            _show_partition(parts, folder / "partition.png")
             report = write_report(folder)
             logger.info("report: %s", report)
     return report
@@ -110,8 +105,29 @@ def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
             round_end.stop(str(spent))
+    results.content["notes"] += _own_data_notes(strategy)
     results.content["notes"] += auditor.notes + privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
+
+
+def _own_data_notes(strategy: FedSGD) -> list[str]:
+    own = sorted(strategy.roster.own_data)
+    if not own:
+        return []
+    return [
+        f"clients with samples of their own: {', '.join(map(str, own))}; the server does not know how many "
+        "of which class they have, the partition does not deal to them, and its picture leaves them out"
+    ]
+
+
+def _show_partition(parts: ServerParts, path: Path) -> None:
+    """Draw who holds what, as far as the server dealt it."""
+    dealt = [client for client in range(len(parts.histogram)) if client not in parts.strategy.roster.own_data]
+    if not dealt:
+        return
+    histogram = parts.histogram.clone()
+    histogram[sorted(parts.strategy.roster.own_data & set(range(len(histogram))))] = 0
+    plot_partition(histogram, parts.dataset.group_names, path, what=parts.dataset.group_kind)
 
 
 @dataclass

@@ -31,7 +31,7 @@ VALUES = "values"
 
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
-_QUERY, _RELEASE, _SECURE = "query", "release", "secure"
+_QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT = "metrics", "audit"
 _BLOB = "blob"
 
@@ -111,6 +111,8 @@ class Identity:
     client: int
     num_clients: int
     allow_audit: bool
+    own_data: bool = False
+    """Whether it trains on samples of its own, of which the server knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ def pack_order(
     locations: ConfigRecord | None = None,
     plan: ConfigRecord | None = None,
     secure: bytes = b"",
+    facts: ConfigRecord | None = None,
 ) -> RecordDict:
     """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -173,6 +176,8 @@ def pack_order(
         content[_PLAN] = plan
     if secure:
         content[_SECURE] = pack_blob(secure)
+    if facts is not None:
+        content[_FACTS] = facts
     return content
 
 
@@ -193,6 +198,14 @@ def unpack_order(message: Message) -> Parcel:
         plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
         secure=_blob(content, _SECURE, b""),
     )
+
+
+def read_facts(message: Message) -> str:
+    """Return what an order says of the task to a client with samples of its own."""
+    try:
+        return _blob(message.content, _FACTS).decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(f"message: the facts must be a text: {error}") from error
 
 
 def pack_secure(blob: bytes) -> RecordDict:
@@ -345,7 +358,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     for name, record in content.items():
         if name == _AUDIT:
             continue
-        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN):
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS):
             total += serialised_size(RecordDict({name: record}))
             continue
         if id(record) not in known:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -13,4 +15,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, attack, report."""
-    run_federation(grid, str(context.run_config.get("overrides", "")))
+    report = run_federation(grid, str(context.run_config.get("overrides", "")))
+    # by Flower's own logger: in a deployment that is what is shown to who started the run
+    logging.getLogger("flwr").info("report: %s", report)

@@ -20,11 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fl_app.audit import SUM, Public, Sighting, manipulated_model
-from fl_app.data import Vocabulary
+from fl_app.data.vocabularies import read_vocabulary
 from fl_app.messages import Answer, Order
 from fl_app.models import ModelSpec
 from fl_app.types import Truth, Update
-from fl_app.wordpiece import WordPiece
 
 FOLDER = "observations"
 _PUBLIC = "public.json"
@@ -160,14 +159,7 @@ def _public(content: dict[str, Any]) -> Public:
     content = {"vocabulary": None} | content
     values: dict[str, Any] = {field.name: content[field.name] for field in fields(Public)}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Public(**values | {"vocabulary": _vocabulary(content["vocabulary"])})
-
-
-def _vocabulary(content: dict[str, Any] | None) -> Vocabulary | WordPiece | None:
-    if content is None:
-        return None
-    settings = content | {"pieces": tuple(content["pieces"])}
-    return WordPiece(**settings) if "lower" in settings else Vocabulary(**settings)
+    return Public(**values | {"vocabulary": read_vocabulary(content["vocabulary"])})
 
 
 def _client_files(where: Path) -> dict[tuple[int, int], Path]:

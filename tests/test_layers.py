@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = [
-    {"cli", "__main__", "ats_command", "attack_command"},
+    {"cli", "__main__", "ats_command", "attack_command", "deploy"},
     {"sweep"},
     {"job"},
     {"client_app", "server_app", "engine"},

@@ -10,11 +10,13 @@ from fl_app.data.dataset import (
     normalise,
     pixels,
 )
+from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
 from fl_app.data.librispeech import speech
+from fl_app.data.own_samples import own_samples
 from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_histogram, natural, shards
 from fl_app.data.photographs import photos
 from fl_app.data.places import DataUnavailable
@@ -27,6 +29,7 @@ __all__ = [
     "UNASKED",
     "DataUnavailable",
     "Dataset",
+    "Facts",
     "Partitioner",
     "Samples",
     "Vocabulary",
@@ -34,6 +37,7 @@ __all__ = [
     "cifar10",
     "cifar100",
     "dirichlet",
+    "facts_of",
     "fashion_mnist",
     "fixed",
     "iid",
@@ -42,6 +46,7 @@ __all__ = [
     "mnist",
     "natural",
     "normalise",
+    "own_samples",
     "photos",
     "pixels",
     "shards",

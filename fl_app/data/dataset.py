@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fl_app.data.row_encoding import RowEncoding
 from fl_app.data.word_pieces import Vocabulary
 from fl_app.wordpiece import WordPiece
 
@@ -95,6 +96,8 @@ class Dataset:
     """What the labels of utterances or the tokens of sentences stand for: then the classes are its pieces."""
     masked: float | None = None
     """The share of a sentence's tokens that a model is asked for; of sentences alone."""
+    encoding: RowEncoding | None = None
+    """How rows were made into numbers."""
 
     @property
     def group_names(self) -> tuple[str, ...]:

@@ -9,15 +9,17 @@ from the training rows.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fl_app.data.dataset import Dataset, Samples
+from fl_app.data.facts import Facts
 from fl_app.data.places import DataUnavailable
+from fl_app.data.row_encoding import Row, RowEncoding, read_category, read_numbers
 from fl_app.data.shares import mark_share
 from fl_app.seeding import SERVER, generator_for
 
@@ -35,9 +37,6 @@ LEFT_OUT = frozenset(
     }
 )
 CATEGORIES = ("sex", "dzgroup", "dzclass", "income", "race", "ca")
-MISSING = "missing"
-
-Row = dict[str, str]
 
 
 def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
@@ -67,45 +66,31 @@ def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Dat
         std=(),
         class_names=CLASS_NAMES,
         feature_names=encoding.names,
+        encoding=encoding,
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Encoding:
-    """How a row becomes a vector: all that was learnt from the rows it was fitted on."""
-
-    numbers: tuple[str, ...]
-    median: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    categories: tuple[tuple[str, str], ...]
-    """Column and value; a value that is not among them is all zeros."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the vector's entries."""
-        return self.numbers + tuple(f"{column}={value}" for column, value in self.categories)
-
-    def encode(self, rows: Sequence[Row]) -> np.ndarray:
-        """Return (N, F) in float32."""
-        numbers = _numbers(rows, self.numbers)
-        filled = np.where(np.isnan(numbers), self.median, numbers)
-        ones = [[_category(row, column) == value for column, value in self.categories] for row in rows]
-        scaled = (filled - self.mean) / self.std
-        return np.concatenate([scaled, np.array(ones, dtype=np.float64)], axis=1).astype(np.float32)
+def own_patients(root: Path, facts: Facts, **settings: Any) -> Samples:
+    """Return all patients in ``root``/support2.csv, encoded by what the server's rows taught."""
+    if facts.encoding is None:
+        raise ValueError("support2: the server says nothing of how to encode a row")
+    path = root / FILE
+    rows = _read(path)
+    labels = torch.tensor([_label(row, path) for row in rows])
+    return Samples(torch.from_numpy(facts.encoding.encode(rows)), labels)
 
 
-def fit_encoding(rows: Sequence[Row]) -> Encoding:
+def fit_encoding(rows: Sequence[Row]) -> RowEncoding:
     """Learn medians, scales and categories from ``rows``."""
     names = tuple(name for name in rows[0] if name not in LEFT_OUT | {TARGET, *CATEGORIES})
-    numbers = _numbers(rows, names)
+    numbers = read_numbers(rows, names)
     empty = [name for name, column in zip(names, numbers.T, strict=True) if np.isnan(column).all()]
     if empty:
         raise ValueError(f"support2: no training row has a value of {', '.join(empty)}")
     median = np.nanmedian(numbers, axis=0)
     filled = np.where(np.isnan(numbers), median, numbers)
     std = filled.std(axis=0)
-    return Encoding(
+    return RowEncoding(
         numbers=names,
         median=median,
         mean=filled.mean(axis=0),
@@ -113,7 +98,7 @@ def fit_encoding(rows: Sequence[Row]) -> Encoding:
         categories=tuple(
             (column, value)
             for column in CATEGORIES
-            for value in sorted({_category(row, column) for row in rows})
+            for value in sorted({read_category(row, column) for row in rows})
         ),
     )
 
@@ -138,21 +123,3 @@ def _label(row: Row, path: Path) -> int:
     if text not in ("0", "1"):
         raise ValueError(f"support2: {path}: {TARGET} must be 0 or 1, got {text!r}")
     return int(text)
-
-
-def _numbers(rows: Iterable[Row], names: Sequence[str]) -> np.ndarray:
-    """Return the values (N, F) with NaN where there is none."""
-
-    def number(row: Row, name: str) -> float:
-        text = row[name].strip()
-        try:
-            return float(text) if text and text != "NA" else float("nan")
-        except ValueError:
-            raise ValueError(f"support2: {name} must be a number, got {text!r}") from None
-
-    return np.array([[number(row, name) for name in names] for row in rows], dtype=np.float64)
-
-
-def _category(row: Row, column: str) -> str:
-    text = row[column].strip()
-    return text if text and text != "NA" else MISSING

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
 from fl_app.data.dataset import Dataset, Samples
+from fl_app.data.facts import Facts
 from fl_app.seeding import SERVER, generator_for
 
 Files = Mapping[str, Sequence[Path]]
@@ -54,6 +56,22 @@ def imagefolder(
         test=_read_all(test, classes, size),
         class_names=classes,
     )
+
+
+def own_images(root: Path, facts: Facts, limit_per_class: int | None = None, **settings: Any) -> Samples:
+    """Return the images of ``root``/train/<class>, or else of ``root``/<class>, all for training.
+
+    A class has the number that it has everywhere; here it may be missing. One that
+    nobody else knows is refused.
+    """
+    files = _list_files(root / "train" if (root / "train").is_dir() else root, limit_per_class)
+    unknown = sorted(set(files) - set(facts.class_names))
+    if unknown:
+        raise ValueError(
+            f"imagefolder: {root} has the classes {', '.join(unknown)}, which the server does not have; "
+            f"it has {', '.join(facts.class_names)}"
+        )
+    return _read_all(files, facts.class_names, facts.in_shape[-1])
 
 
 def _list_files(folder: Path, limit: int | None) -> Files:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_app.data.dataset import PADDING, Dataset, Samples
+from fl_app.data.facts import Facts
 from fl_app.data.log_mel import log_mel, standardise
 from fl_app.data.places import DataUnavailable
 from fl_app.data.shares import mark_share
@@ -63,22 +65,8 @@ def speech(
             f"speech: max_seconds and max_characters must be positive, got {max_seconds} and {max_characters}"
         )
     vocabulary = letters() if pieces is None else read_pieces(pieces)
-    utterances = find_utterances(Path(root).expanduser(), max_characters)
-    heard = [
-        (said, features) for said in utterances if (features := _hear(said, mels, max_seconds)) is not None
-    ]
-    if not heard:
-        raise ValueError(
-            f"speech: {root} must have utterances of at most {max_seconds} seconds and {max_characters} "
-            "characters, has none"
-        )
-    logger.info("speech: %d utterances of %d in %s are short enough", len(heard), len(utterances), root)
-    names = tuple(sorted({said.speaker for said, _ in heard}, key=lambda name: (int(name), name)))
-    samples = Samples(
-        inputs=_pad([features for _, features in heard], 0.0),
-        labels=_pad([_tokens(said, vocabulary) for said, _ in heard], PADDING),
-        sources=torch.tensor([names.index(said.speaker) for said, _ in heard]),
-    )
+    heard = _hear_all(Path(root).expanduser(), mels, max_seconds, max_characters)
+    samples, names = _samples(heard, vocabulary)
     is_test = _mark_test(samples.groups, split, test_fraction, seed)
     if not is_test.any() or is_test.all():
         raise ValueError(
@@ -97,6 +85,59 @@ def speech(
         source_kind="speaker",
         vocabulary=vocabulary,
     )
+
+
+def own_utterances(
+    root: Path,
+    facts: Facts,
+    mels: int = 40,
+    max_seconds: float = 4.0,
+    max_characters: int = 50,
+    **settings: Any,
+) -> Samples:
+    """Return all utterances below ``root``, in the server's word pieces, no longer than its longest."""
+    if not isinstance(facts.vocabulary, Vocabulary):
+        raise ValueError("speech: the server says nothing of its word pieces")
+    longest = facts.in_shape[0]
+    heard = [
+        (said, features)
+        for said, features in _hear_all(root, mels, max_seconds, max_characters)
+        if len(features) <= longest
+    ]
+    if not heard:
+        raise ValueError(f"speech: {root} must have utterances of at most {longest} frames, has none")
+    samples, _ = _samples(heard, facts.vocabulary)
+    missing = longest - samples.inputs.shape[1]
+    return replace(samples, inputs=torch.nn.functional.pad(samples.inputs, (0, 0, 0, missing)))
+
+
+def _hear_all(
+    root: Path, mels: int, max_seconds: float, max_characters: int
+) -> list[tuple[Utterance, Tensor]]:
+    utterances = find_utterances(root, max_characters)
+    heard = [
+        (said, features) for said in utterances if (features := _hear(said, mels, max_seconds)) is not None
+    ]
+    if not heard:
+        raise ValueError(
+            f"speech: {root} must have utterances of at most {max_seconds} seconds and {max_characters} "
+            "characters, has none"
+        )
+    logger.info("speech: %d utterances of %d in %s are short enough", len(heard), len(utterances), root)
+    return heard
+
+
+def _samples(
+    heard: list[tuple[Utterance, Tensor]], vocabulary: Vocabulary
+) -> tuple[Samples, tuple[str, ...]]:
+    """Return what was heard, and the names of who speaks."""
+    names = tuple(sorted({said.speaker for said, _ in heard}, key=lambda name: (int(name), name)))
+    samples = Samples(
+        inputs=_pad([features for _, features in heard], 0.0),
+        labels=_pad([_tokens(said, vocabulary) for said, _ in heard], PADDING),
+        sources=torch.tensor([names.index(said.speaker) for said, _ in heard]),
+    )
+    return samples, names
 
 
 def find_utterances(root: Path, max_characters: int) -> list[Utterance]:

@@ -11,11 +11,13 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl_app.data.dataset import PADDING, Dataset, Samples
+from fl_app.data.facts import Facts
 from fl_app.data.places import DataUnavailable
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wordpiece import WordPiece, english, read_tokenizer
@@ -56,10 +58,7 @@ def text(
         raise ValueError(
             f"text: {root} must have two sentences of at most {max_tokens} tokens, has {len(rows)}"
         )
-    tokens = torch.full((len(rows), max_tokens), PADDING)
-    for row, sentence in zip(tokens, rows, strict=True):
-        row[: len(sentence)] = torch.tensor(sentence)
-    samples = Samples(tokens, tokens, torch.tensor(sources))
+    samples = _samples(rows, sources, max_tokens)
     is_test = _mark_test(len(rows), test_fraction, seed)
     return Dataset(
         name="text",
@@ -75,6 +74,17 @@ def text(
         vocabulary=vocabulary,
         masked=masked,
     )
+
+
+def own_sentences(root: Path, facts: Facts, **settings: Any) -> Samples:
+    """Return all sentences at ``root``, in the server's word pieces, no longer than its longest."""
+    if not isinstance(facts.vocabulary, WordPiece):
+        raise ValueError("text: the server says nothing of its word pieces")
+    (longest,) = facts.in_shape
+    _, sources, rows = _encode(read_documents(root), facts.vocabulary, longest)
+    if not rows:
+        raise ValueError(f"text: {root} must have sentences of at most {longest} tokens, has none")
+    return _samples(rows, sources, longest)
 
 
 def read_documents(root: Path) -> dict[str, list[str]]:
@@ -139,6 +149,13 @@ def _encode(
             rows.append(row)
     logger.info("text: %d sentences of %d documents; %d too long", len(rows), len(names), left_out)
     return tuple(names), sources, rows
+
+
+def _samples(rows: list[list[int]], sources: list[int], longest: int) -> Samples:
+    tokens = torch.full((len(rows), longest), PADDING)
+    for row, sentence in zip(tokens, rows, strict=True):
+        row[: len(sentence)] = torch.tensor(sentence)
+    return Samples(tokens, tokens, torch.tensor(sources))
 
 
 def _mark_test(number: int, fraction: float, seed: int) -> Tensor:

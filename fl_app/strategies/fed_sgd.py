@@ -65,6 +65,7 @@ class FedSGD(Strategy):
         timeout: float | None = None,
         wait: float = 60.0,
         seed: int = 0,
+        facts: str = "",
     ) -> None:
         who = type(self).__name__
         if not 0 < fraction <= 1:
@@ -91,6 +92,7 @@ class FedSGD(Strategy):
         self._exchange_buffers = exchange_buffers
         self._timeout = timeout
         self._seed = seed
+        self._facts = pack_blob(facts.encode())
         self._velocity: Update = {}
         self._counted: dict[int, int] = {}
         self._sampled: dict[int, int] = {}
@@ -296,7 +298,8 @@ class FedSGD(Strategy):
             locations = self.locations_for(client) if kind == TRAIN else None
             secure = self.deliver(client) if kind == TRAIN else b""
             order = self.order(server_round, client, base)
-            content = pack_order(order, model, buffers, locations, plan, secure)
+            facts = self._facts if client in self.roster.own_data else None
+            content = pack_order(order, model, buffers, locations, plan, secure, facts)
             if query is not None:
                 add_query(content, query)
             record.downlink_bytes += content_bytes(content, known)

@@ -30,6 +30,8 @@ class Roster:
         self._wait = wait
         self._answer_within = answer_within
         self._client_of: dict[int, int] = {}  # by node id, for every node that ever answered
+        self.own_data: set[int] = set()
+        """The clients that train on samples of their own."""
 
     def present(self, grid: Grid) -> dict[int, int]:
         """Return {client: node id} of the nodes that are there now, in the order of clients."""
@@ -69,7 +71,10 @@ class Roster:
             try:
                 if reply.has_error():
                     raise MessageError(reply.error.reason)
-                self._client_of[node] = unpack_identity(reply).client
+                identity = unpack_identity(reply)
+                self._client_of[node] = identity.client
+                if identity.own_data:
+                    self.own_data.add(identity.client)
             except MessageError as error:
                 logger.warning("node %d did not say which client it is and is left out: %s", node, error)
 

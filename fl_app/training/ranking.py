@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 from torch import Tensor
 
 
@@ -12,6 +11,8 @@ def auroc(scores: Tensor, labels: Tensor) -> float:
 
     This is the area under the ROC curve, by the ranks of the scores.
     """
+    from scipy.stats import rankdata  # a second to import, which a client process need not spend
+
     ranks, positive = rankdata(_numbers("auroc", scores, labels)), labels.detach().cpu().numpy() == 1
     ones, zeros = int(positive.sum()), int((labels == 0).sum())
     if ones + zeros != len(labels) or not ones or not zeros:

@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from fl_app.data import Dataset, Samples, Vocabulary
+from fl_app.data import Dataset, Facts, Samples, Vocabulary
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.hearing import evaluate_hearing
 from fl_app.training.local_data import Ask
@@ -29,7 +29,7 @@ class Task:
     """Draws what a model is asked of samples; None: always their labels."""
 
 
-def task_of(dataset: Dataset) -> Task:
+def task_of(dataset: Dataset | Facts) -> Task:
     """Return what is to be learnt from ``dataset``: hidden tokens, transcripts, or else classes."""
     vocabulary = dataset.vocabulary
     if isinstance(vocabulary, Vocabulary):

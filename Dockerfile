@@ -1,0 +1,42 @@
+# The one image of docker-compose.yml. Build arguments: VARIANT=cpu (small) or cuda (torch with its GPU libraries).
+FROM python:3.11-slim AS dependencies
+ARG VARIANT=cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+COPY pyproject.toml constraints.txt ./
+# torch first and by itself: no other package may pull another build of it
+RUN pip install --constraint constraints.txt torch torchvision \
+    $(test "$VARIANT" = cuda || echo --index-url https://download.pytorch.org/whl/cpu)
+# what the project needs, without Ray: here clients are containers
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+    | sed 's/\[simulation\]//' > requirements.txt \
+    && pip install --constraint constraints.txt --requirement requirements.txt
+
+# the weights of LPIPS change with what fetches them, not with the rest of the code
+FROM dependencies AS weights
+COPY attacks/__init__.py attacks/__init__.py
+COPY attacks/metrics attacks/metrics
+COPY fl_app/__init__.py fl_app/torchvision_cpu.py fl_app/
+RUN FL_APP_CACHE=/build/cache python -m attacks.metrics.lpips_weights
+
+FROM dependencies
+RUN useradd --uid 49999 --home-dir /app --create-home app \
+    # a volume gets its owner from the folder that it is first mounted on
+    && for folder in state runs data flwr secrets/ca secrets/trust secrets/server secrets/public secrets/node \
+        secrets/node-0 secrets/node-1 secrets/node-2 secrets/node-3 secrets/node-4 \
+        secrets/node-5 secrets/node-6 secrets/node-7 secrets/node-8 secrets/node-9; \
+    do install --directory --owner app --group app "/app/$folder"; done
+COPY --from=weights /build/cache /app/cache
+COPY pyproject.toml /app/project/
+COPY conf /app/project/conf
+COPY attacks /app/project/attacks
+COPY fl_app /app/project/fl_app
+ENV PYTHONPATH=/app/project
+ENV FL_APP_CACHE=/app/cache
+ENV FLWR_HOME=/app/flwr
+ENV FLWR_TELEMETRY_ENABLED=0
+ENV FLWR_DISABLE_UPDATE_CHECK=1
+# how often a SuperLink or SuperNode looks for work, in seconds: a round has several such waits
+ENV FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
+USER app
+WORKDIR /app

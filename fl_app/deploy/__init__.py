@@ -1,0 +1,1 @@
+"""What the services of docker-compose.yml run: certificates, registration, health, starting a run."""

@@ -1,0 +1,202 @@
+"""Whole federations, by the commands of docker-compose.yml, as processes on loopback addresses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compose_harness import Harness
+from PIL import Image
+
+from fl_app.deploy.certificates import make_key_pair
+from fl_app.deploy.flower_command import flower_command
+
+BIN = Path(sys.executable).parent
+SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=4 threads=1"
+QUICK = f"{SMALL} attack.steps=2"
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "flower-superlink").exists(), reason="Flower's commands are not beside this interpreter"
+)
+
+
+def harness(folder: Path, file: str = "docker-compose.yml", **variables: str) -> Harness:
+    repository = Path(__file__).resolve().parents[2]
+    cache = Path(os.environ.get("FL_APP_CACHE", repository / ".cache"))
+    return Harness(
+        repository / file,
+        folder,
+        variables={"FL_APP_ALLOW_AUDIT": "1"} | variables,
+        content={"/app/project": repository, "/app/cache": cache},
+    )
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    with harness(tmp_path_factory.mktemp("federation")) as services:
+        services.up()
+        yield services
+
+
+def nodes(federation: Harness) -> dict[str, str]:
+    """How the SuperLink sees its nodes, by the end of their public keys or their ids."""
+    with flower_command(
+        f"{federation.address('superlink')}:8000", federation.volume("trust") / "ca.crt"
+    ) as flower:
+        answer = json.loads(flower.run("supernode", "list", "--format", "json").stdout)
+    return {node["node-id"]: node["status"] for node in answer["nodes"]}
+
+
+def run(federation: Harness, overrides: str) -> dict:
+    """Run the app to its end and return the result."""
+    done = federation.run("runner", f'overrides="{overrides}"', timeout=3000)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    (report,) = [line.split("report: ")[1].strip() for line in said.splitlines() if "report: " in line]
+    folder = federation.volume("runs").parent / Path(report).parent
+    assert (folder / "report.html").is_file()
+    return json.loads((folder / "result.json").read_text())
+
+
+def until(true, federation: Harness, who: str, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, federation.log(who)
+        time.sleep(1)
+
+
+def joined(federation: Harness, name: str) -> int:
+    """How often a node was let in."""
+    return federation.log(name).count("SuperNode ID")
+
+
+def turned_away(federation: Harness, key: Path, home: Path) -> str:
+    """Start a node with ``key`` and return what it says when it has ended by itself."""
+    command = [
+        str(BIN / "flower-supernode"),
+        f"--superlink={federation.address('superlink')}:8000",
+        f"--root-certificates={federation.volume('trust') / 'ca.crt'}",
+        f"--auth-supernode-private-key={key}",
+        f"--host={federation.address('runner')}",
+    ]
+    said, environment = home / "log", os.environ | {"FLWR_HOME": str(home)}
+    with said.open("w") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        assert process.wait(120) != 0
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # a child of its own may take its time
+    return said.read_text()
+
+
+def test_a_federation_outlives_a_node_and_turns_strangers_away(federation, tmp_path):
+    for name in ("supernode-0", "supernode-1", "supernode-2"):
+        until(lambda name=name: joined(federation, name) == 1, federation, name)
+    known = nodes(federation).keys()
+    federation.kill("supernode-2")
+    make_key_pair(tmp_path / "key", tmp_path / "key.pub")
+    assert "Exit Code: 305" in turned_away(federation, tmp_path / "key", tmp_path)
+    until(lambda: "Failed to activate" in federation.log("supernode-2"), federation, "supernode-2")
+    until(lambda: joined(federation, "supernode-2") == 2, federation, "supernode-2")
+    assert federation.starts("supernode-2") > 2
+    assert nodes(federation).keys() == known
+
+    result = run(federation, f"rounds=2 defense=dgp {QUICK}")
+    assert [row["clients"] for row in result["rounds"]] == [3, 3]
+    assert {attack["update"] for attack in result["attacks"]} == {"defended", "undefended"}
+    assert all(attack["psnr"] for attack in result["attacks"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scheme", "seen"),
+    [
+        ("defense=dgp", {"defended", "undefended"}),
+        ("defense=adgp", {"defended", "undefended"}),
+        ("defense=fl_top dp=client secagg=on share=0.3", {"masked", "sum", "undefended"}),
+    ],
+)
+def test_every_scheme_trains_and_is_attacked(scheme, seen, federation):
+    result = run(federation, f"rounds=3 attack.rounds=[1] {scheme} {QUICK}")
+    assert [row["clients"] for row in result["rounds"]] == [3, 3, 3]
+    assert not any(row["failures"] for row in result["rounds"])
+    assert {attack["update"] for attack in result["attacks"]} == seen
+    assert all(attack["psnr"] for attack in result["attacks"])
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_a_node_and_has_it_again_when_it_is_back(federation):
+    def answers() -> int:
+        return federation.log("supernode-1").count("Sending: train message")
+
+    def kill_after_its_first_answer() -> None:
+        until(lambda: answers() > before, federation, "supernode-1", 1200)
+        federation.kill("supernode-1")
+
+    before = answers()
+    killer = threading.Thread(target=kill_after_its_first_answer, daemon=True)
+    killer.start()
+    result = run(federation, f"rounds=12 attack=none {SMALL}")
+    killer.join()
+    counts = [row["clients"] for row in result["rounds"]]
+    assert counts[0] == 3
+    assert 2 in counts
+    assert counts[-1] == 3
+    assert {failure["client"] for row in result["rounds"] for failure in row["failures"]} == {1}
+
+
+@pytest.mark.slow
+def test_clients_bring_their_own_folders_one_of_them_from_another_machine(tmp_path):
+    """The third node has a compose file and a key of its own, and lacks a class."""
+    draw = np.random.default_rng(0)
+    have = {"server": "abc", "clinic-0": "abc", "clinic-1": "abc", "clinic-2": "ca"}
+    for place, name, i in (
+        (place, name, i) for place, names in have.items() for name in names for i in range(5)
+    ):
+        file = tmp_path / place / name / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(file)
+    secrets = tmp_path / "secrets"
+    make_key_pair(secrets / "key", secrets / "public" / "clinic-2.pub")
+    own = {"FL_NODE_CONFIG": 'data-root="/app/data"'}
+    data = {f"FL_NODE_{i}_DATA": str(tmp_path / f"clinic-{i}") for i in (0, 1)}
+    with harness(
+        tmp_path / "one",
+        **own,
+        **data,
+        FL_SERVER_DATA=str(tmp_path / "server"),
+        FL_SERVER_NAMES="federation.example",
+    ) as federation:
+        federation.up("supernode-0", "supernode-1")
+        done = federation.run("register", str(secrets / "public"))
+        assert done.stdout == "clinic-2.pub: registered\n"
+        (secrets / "ca.crt").write_bytes((federation.volume("trust") / "ca.crt").read_bytes())
+        (tmp_path / "state").mkdir()
+        with harness(
+            tmp_path / "other",
+            "docker-compose.node.yml",
+            SUPERLINK=f"{federation.address('superlink')}:8000",
+            PARTITION="2",
+            PARTITIONS="3",
+            FL_DATA=str(tmp_path / "clinic-2"),
+            FL_STATE=str(tmp_path / "state"),
+            FL_SECRETS=str(secrets),
+            **own,
+        ) as other:
+            other.up()
+            # the third service of the first file is not needed: its place is taken
+            federation.services["runner"].depends_on.pop("supernode-2")
+            # the server's own path, which is not one of the runner's
+            source = f"data=imagefolder data.root={tmp_path / 'server'} balance=true"
+            result = run(federation, f"rounds=2 {source} batch_size=4 threads=1 attack.steps=2")
+    assert [row["clients"] for row in result["rounds"]] == [3, 3]
+    assert any("samples of their own: 0, 1, 2" in note for note in result["notes"])
+    assert all(attack["psnr"] for attack in result["attacks"])
