@@ -183,7 +183,7 @@ def test_facts_come_back_as_they_were(class_names, in_shape, scales, encoding):
             "positive",
         ),
         (
-            '{"class_names":["a"],"in_shape":[1],"mean":[],"std":[],"encoding":null,"spoken":true}',
+            '{"class_names":["a"],"in_shape":[1],"mean":[],"std":[],"encoding":null,"vocabulary":{},"masked":null}',
             "Vocabulary",
         ),
     ],
