@@ -23,6 +23,7 @@ from fl_app.messages import (
     unpack_secure,
 )
 from fl_app.secure_client import SecureMember
+from fl_app.trust import trust_of
 from fl_app.vector_client import VectorClient
 
 app = ClientApp()
@@ -83,7 +84,7 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
 
 def _client(context: Context) -> Client:
     overrides = str(context.run_config.get("overrides", ""))
-    parts = client_parts(overrides)
+    parts = client_parts(overrides, trust_of(context.node_config))
     kind = Client if parts.defense.scheme is None else VectorClient
     return kind(parts, *_partition(context), _allows_audit(context))
 

@@ -21,13 +21,14 @@ from fl_app.data import Dataset, Samples, Vocabulary, label_histogram, pixels, s
 from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
 from fl_app.inspection import Inspection
-from fl_app.models import ModelSpec, build_model
+from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
 from fl_app.secure_client import SecureSettings
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters, task_of
+from fl_app.trust import NOBODY, Trust, compose_sent
 from fl_app.types import Manipulated
 
 ON_TRANSCRIPTS = ("bag_of_words", "transcript")
@@ -52,13 +53,15 @@ class ServerParts:
 
 
 @lru_cache(maxsize=2)
-def client_parts(overrides: str) -> ClientParts:
+def client_parts(overrides: str, trust: Trust = NOBODY) -> ClientParts:
     """Build what the clients of this process share."""
-    cfg = compose(overrides)
+    cfg = compose_sent(overrides, trust, places=False)
     _prepare_process(cfg)
     defense = _defense(cfg)
     dataset, _ = _task(cfg, defense)
     spec = _spec(cfg, dataset, defense)
+    if not trust.whole:
+        _check_size(spec)
     return ClientParts(
         model=spec,
         trainer=_build(cfg, "training"),
@@ -77,9 +80,10 @@ def client_parts(overrides: str) -> ClientParts:
     )
 
 
-def server_parts(overrides: str) -> ServerParts:
+def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     """Build what a server needs, anew: a strategy has a history."""
-    cfg = compose(overrides)
+    # its files are those of whoever starts the run, and so are those that the run writes
+    cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
     # here too: what clients cannot build is an error of the run, not of every client
     defense, _ = _defense(cfg), _build(cfg, "training")
@@ -87,6 +91,8 @@ def server_parts(overrides: str) -> ServerParts:
     if dataset.vocabulary is not None:
         _check_spoken(cfg)
     spec = _spec(cfg, dataset, defense)
+    if not trust.whole:
+        _check_size(spec)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
     strategy = _build(
@@ -139,7 +145,7 @@ def attack_parts(overrides: str, spec: ModelSpec) -> tuple[Attacker, nn.Module]:
         raise ConfigError("attack: choose one; attack=none attacks nothing")
     try:
         # a run's folder may come from elsewhere: of other models only the one that is asked for is built
-        model = build_model(spec, allowed=[cfg.model._target_])
+        model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
@@ -310,6 +316,13 @@ def _spec(cfg: DictConfig, dataset: Dataset, defense: Defense) -> ModelSpec:
     shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
     spec = ModelSpec(target, settings | shape)
     return spec if defense.model is None else defense.model(spec)
+
+
+def _check_size(spec: ModelSpec) -> None:
+    try:
+        check_size(spec)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
 
 
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:

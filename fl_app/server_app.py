@@ -6,6 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.federation import run_federation
+from fl_app.trust import trust_of
 
 app = ServerApp()
 
@@ -13,4 +14,5 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, attack, report."""
-    run_federation(grid, str(context.run_config.get("overrides", "")))
+    overrides = str(context.run_config.get("overrides", ""))
+    run_federation(grid, overrides, trust_of(context.node_config))
