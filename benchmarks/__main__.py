@@ -1,7 +1,7 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
-batch_statistics, broadcaster, communication, detector, earlier_rounds, imprint, labels, leakage, photographs,
+batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, imprint, labels, leakage, photographs,
 rgap, speech_leakage and text.
 """
 

@@ -20,6 +20,7 @@ from fl_app.overrides import join_overrides, key_of
 from fl_app.progress import track
 from fl_app.seeding import SERVER, generator_for
 from fl_app.training import Job, LocalData, compute_gradient, parameters
+from fl_app.trust import WHOLE
 
 COMMAND = "fl-app-ats-search"
 SHOWN = 10
@@ -77,7 +78,7 @@ def _run() -> None:
     given = {key_of(override).split(".")[0] for override in overrides} & {"defense", "attack"}
     if given:
         raise ValueError(f"{', '.join(sorted(given))}: leave it out, the search trains undefended")
-    parts = server_parts(join_overrides([*overrides, "defense=none", "attack=none"]))
+    parts = server_parts(join_overrides([*overrides, "defense=none", "attack=none"]), WHOLE)
     found = search(parts, **args)
     Console().print(_table(found))
     policies = json.dumps([scored.policy for scored in found.picked], separators=(",", ":"))

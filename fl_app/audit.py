@@ -319,6 +319,10 @@ def _in_order(raw: Update | None, weights: Update) -> Update | None:
         return None
     if raw.keys() != weights.keys():
         raise MessageError(f"the raw update must have the names {sorted(weights)}, got {sorted(raw)}")
+    for name, tensor in weights.items():
+        if raw[name].shape != tensor.shape:
+            expected, came = (tuple(t.shape) for t in (tensor, raw[name]))
+            raise MessageError(f"the raw update must have {name} of shape {expected}, got {came}")
     return {name: raw[name] for name in weights}
 
 

@@ -74,11 +74,14 @@ def _alone(folder: Path) -> Iterator[None]:
 def _read(path: Path) -> Owner | None:
     """Return who is named in a lock file, or None if the file is gone."""
     try:
-        return Owner(**json.loads(path.read_text()))
+        owner = Owner(**json.loads(path.read_text()))
+        if tuple(map(type, owner)) != (int, str, str):
+            raise TypeError(f"expected a number and two texts, got {owner!r}")
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return Owner(0, f"an unknown host (see {path})", "")
+    return owner
 
 
 def _born(pid: int) -> str | None:

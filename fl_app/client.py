@@ -24,7 +24,7 @@ from fl_app.messages import (
     Reply,
     pack_audit,
 )
-from fl_app.models import ModelSpec, build_model
+from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.privacy import ClientLevel
 from fl_app.secure_client import SecureSettings
 from fl_app.seeding import generator_for, seed_for, seeded
@@ -195,7 +195,8 @@ class Client:
             # of other models only the last one: a server may think of many
             for other in parts.models.keys() - {parts.model.hash}:
                 del parts.models[other]
-            built = build_model(spec, allowed=[parts.model.target], manipulated=self.allow_audit)
+            most = None if spec == parts.model else MOST_ENTRIES
+            built = build_model(spec, allowed=[parts.model.target], manipulated=self.allow_audit, most=most)
             batch_norm.set_mode(built, training=parts.training, bn=parts.bn)
             parts.models[spec.hash] = built.to(device=parts.device, dtype=parts.dtype)
         return parts.models[spec.hash]

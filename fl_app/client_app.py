@@ -24,6 +24,7 @@ from fl_app.messages import (
     unpack_secure,
 )
 from fl_app.secure_client import SecureMember
+from fl_app.trust import trust_of
 from fl_app.vector_client import VectorClient
 
 _DATA_ROOT = "data-root"
@@ -80,7 +81,7 @@ def train(message: Message, context: Context) -> Message:
 
 def _secure(kind: str, message: Message, context: Context) -> Message:
     client, _ = _partition(context)
-    settings = secure_settings(_overrides(context))
+    settings = secure_settings(_overrides(context), trust_of(context.node_config))
     if settings is None:
         raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
     member = SecureMember(settings, client, context.state)
@@ -90,7 +91,7 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
 def _client(message: Message, context: Context) -> Client:
     root = context.node_config.get(_DATA_ROOT)
     own = None if root is None else OwnData(str(root), read_facts(message))
-    parts = client_parts(_overrides(context), own)
+    parts = client_parts(_overrides(context), trust_of(context.node_config), own)
     kind = Client if parts.defense.scheme is None else VectorClient
     return kind(parts, *_partition(context), _allows_audit(context))
 

@@ -7,6 +7,7 @@ starts from nothing and never touches the honest residual or version.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,6 +22,10 @@ from fl_app.types import Truth, Update
 _SEPARATOR = "/"
 _HASH = 16
 """So much of a model's hash tells its records from others'."""
+_DEEPEST = 32
+"""Branches above a leaf."""
+_META: Mapping[str, type] = {"version": int, "sent_round": int, "sent_blob": bytes, "coordinates": bytes}
+_WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
 _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
 
@@ -64,7 +69,7 @@ class ClientState:
 
 
 def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
-    """Return what is remembered of the model, or a fresh memory."""
+    """Return what is remembered of the model, or a fresh memory; what no client remembers is a ValueError."""
     meta = records.get(_name(model_hash, "meta"))
     if not isinstance(meta, ConfigRecord):
         return ClientState()
@@ -74,28 +79,18 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
         return release(record, device) if isinstance(record, ArrayRecord) else {}
 
     return ClientState(
-        version=cast(int, meta["version"]),
         weights=tensors("weights"),
         buffers=tensors("buffers"),
         transform=_unflatten(tensors("transform")),
-        sent_round=cast(int, meta["sent_round"]),
-        sent_blob=cast(bytes, meta["sent_blob"]),
         locations=tensors("locations"),
-        coordinates=cast(bytes, meta["coordinates"]),
         work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
+        **_checked(meta, _META),
     )
 
 
 def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
     """Remember ``state``; tensors are kept by reference."""
-    records[_name(model_hash, "meta")] = ConfigRecord(
-        {
-            "version": state.version,
-            "sent_round": state.sent_round,
-            "sent_blob": state.sent_blob,
-            "coordinates": state.coordinates,
-        }
-    )
+    records[_name(model_hash, "meta")] = ConfigRecord({name: getattr(state, name) for name in _META})
     records[_name(model_hash, "weights")] = hold(state.weights)
     records[_name(model_hash, "buffers")] = hold(state.buffers)
     records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
@@ -119,7 +114,7 @@ def keep_only(records: RecordDict, model_hashes: set[str]) -> None:
 def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
     """Return the numbers and the tensors of ``work``."""
     fields = vars(work)
-    numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
+    numbers = {name: kind(fields[name]) for name, kind in _WORK.items()}
     truth = {} if work.truth is None else {k: v for k, v in vars(work.truth).items() if v is not None}
     tensors: State = {
         "update": {**work.update},
@@ -134,13 +129,26 @@ def _load_work(record: object, tensors: Update) -> Work | None:
     if not isinstance(record, ConfigRecord):
         return None
     parts = cast(dict[str, Update], _unflatten(tensors))
-    return Work(
-        update=parts["update"],
-        buffers=parts["buffers"],
-        truth=Truth(**parts["truth"]) if parts["truth"] else None,
-        raw=parts["raw"] or None,
-        **cast(dict[str, Any], dict(record.items())),
-    )
+    try:
+        return Work(
+            update=parts["update"],
+            buffers=parts["buffers"],
+            truth=Truth(**parts["truth"]) if parts["truth"] else None,
+            raw=parts["raw"] or None,
+            **_checked(record, _WORK),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"client_state: the work that was kept lacks a part: {error}") from error
+
+
+def _checked(record: ConfigRecord, expected: Mapping[str, type]) -> dict[str, Any]:
+    """Return the values of a record that must have these names and types."""
+    found = dict(record.items())
+    if found.keys() != expected.keys() or any(not isinstance(found[k], t) for k, t in expected.items()):
+        kinds = {name: type(value).__name__ for name, value in found.items()}
+        wanted = {name: kind.__name__ for name, kind in expected.items()}
+        raise ValueError(f"client_state: a record must have {wanted}, got {kinds}")
+    return found
 
 
 def _name(model_hash: str, part: str) -> str:
@@ -164,9 +172,11 @@ def _unflatten(flat: Update) -> State:
     state: State = {}
     for path, tensor in flat.items():
         *branches, leaf = path.split(_SEPARATOR)
-        node = state
-        for branch in branches:
-            node = node.setdefault(branch, {})  # type: ignore[assignment]
+        node: State | Tensor = state
+        for branch in branches[:_DEEPEST]:
+            node = {} if isinstance(node, Tensor) else node.setdefault(branch, {})
+        if isinstance(node, Tensor) or len(branches) > _DEEPEST or leaf in node:
+            raise ValueError(f"client_state: {path[:80]!r} is no place in a state")
         if leaf:
             node[leaf] = tensor
     return state

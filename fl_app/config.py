@@ -32,13 +32,14 @@ from fl_app.data import (
 from fl_app.data.balance import balance
 from fl_app.defenses import Defense, protect
 from fl_app.inspection import Inspection
-from fl_app.models import ModelSpec, build_model
+from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.overrides import ConfigError, compose
 from fl_app.secure_client import SecureSettings
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
 from fl_app.training import LocalData, PublicRound, parameters, task_of
+from fl_app.trust import NOBODY, Trust, compose_sent
 from fl_app.types import Manipulated
 from fl_app.wordpiece import WordPiece
 
@@ -73,9 +74,10 @@ class OwnData:
 
 
 @lru_cache(maxsize=2)
-def client_parts(overrides: str, own: OwnData | None = None) -> ClientParts:
+def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = None) -> ClientParts:
     """Build what the clients of this process share, unless they have data of their ``own``."""
-    cfg = compose(overrides)
+    # the folder of the server's samples is none that such a client would look at
+    cfg = compose_sent(overrides, trust, places=False, unread=() if own is None else ("data.root",))
     _prepare_process(cfg)
     defense = _defense(cfg)
     if own is None:
@@ -84,6 +86,8 @@ def client_parts(overrides: str, own: OwnData | None = None) -> ClientParts:
     else:
         facts = Facts.from_json(own.facts)
         spec, data_of = _spec(cfg, facts, defense), _own_data(cfg, Path(own.root), facts)
+    if not trust.whole:
+        _check_size(spec)
     return ClientParts(
         model=spec,
         trainer=_build(cfg, "training"),
@@ -94,7 +98,7 @@ def client_parts(overrides: str, own: OwnData | None = None) -> ClientParts:
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
         privacy=_build(cfg, "dp"),
-        secure=secure_settings(overrides),
+        secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
         pin_model=cfg.client.pin_model,
@@ -102,9 +106,10 @@ def client_parts(overrides: str, own: OwnData | None = None) -> ClientParts:
     )
 
 
-def server_parts(overrides: str) -> ServerParts:
+def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     """Build what a server needs, anew: a strategy has a history."""
-    cfg = compose(overrides)
+    # its files are those of whoever starts the run, and so are those that the run writes
+    cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
     # here too: what clients cannot build is an error of the run, not of every client
     defense, _ = _defense(cfg), _build(cfg, "training")
@@ -112,6 +117,8 @@ def server_parts(overrides: str) -> ServerParts:
     if dataset.vocabulary is not None:
         _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
     spec = _spec(cfg, dataset, defense)
+    if not trust.whole:
+        _check_size(spec)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
     strategy = _build(
@@ -168,7 +175,7 @@ def attack_parts(
         raise ConfigError("attack: choose one; attack=none attacks nothing")
     try:
         # a run's folder may come from elsewhere: of other models only the one that is asked for is built
-        model = build_model(spec, allowed=[cfg.model._target_])
+        model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
@@ -303,9 +310,12 @@ def _vector_parts(
     }
 
 
-def secure_settings(overrides: str) -> SecureSettings | None:
+def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
     """Return what a client insists on in secure rounds; None if there are none."""
-    cfg = compose(overrides)
+    return _secure_settings(compose_sent(overrides, trust, places=False))
+
+
+def _secure_settings(cfg: DictConfig) -> SecureSettings | None:
     if not cfg.secagg.enabled:
         return None
     folder = cfg.secagg.identities
@@ -342,6 +352,13 @@ def _spec(cfg: DictConfig, dataset: Dataset | Facts, defense: Defense) -> ModelS
     shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
     spec = ModelSpec(target, settings | shape)
     return spec if defense.model is None else defense.model(spec)
+
+
+def _check_size(spec: ModelSpec) -> None:
+    try:
+        check_size(spec)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
 
 
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:

@@ -26,18 +26,19 @@ from fl_app.sighting_files import save_sightings
 from fl_app.strategies import BudgetSpent, FedSGD, FLStd
 from fl_app.tap import TappedGrid
 from fl_app.training import Evaluation, batch_norm, task_of
+from fl_app.trust import NOBODY, Trust
 from fl_app.vector_facts import describe_vectors, privacy_notes
 
 logger = logging.getLogger(__name__)
 
 
-def run_federation(grid: Grid, overrides: str) -> Path:
-    """Run what ``overrides`` describe over ``grid`` and return the report's path.
+def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
+    """Run what ``overrides`` describe over ``grid``, as far as they are trusted; return the report's path.
 
     An interrupted or failed run leaves its folder with what there was by then,
     marked as such; the error goes on.
     """
-    parts = server_parts(overrides)
+    parts = server_parts(overrides, trust)
     config = parts.config
     folder = run_folder(config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))

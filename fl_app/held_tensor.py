@@ -8,13 +8,27 @@ that a plain Array of the same tensor would have.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from typing import Literal
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fl_app.types import Update
+
+_LONGEST_HEADER = 1 << 12
+_MOST_DIMENSIONS = 32
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<|](?:b1|[iu][1248]|f[248]))', "
+    rb"'fortran_order': (?P<columns>True|False), "
+    rb"'shape': \((?P<shape>(?:\d{1,18}, ?)*(?:\d{1,18})?)\), \} *\n",
+    re.DOTALL,
+)
+"""Of numpy's format, version 1.0."""
 
 
 class HeldTensor(Array):
@@ -53,4 +67,18 @@ def _tensor(array: Array) -> Tensor:
     if isinstance(array, HeldTensor):
         held: Tensor = array.__dict__["tensor"]
         return held
-    return torch.from_numpy(array.numpy())
+    return torch.from_numpy(_read(array))
+
+
+def _read(array: Array) -> np.ndarray:
+    """Read an Array's bytes; nothing is allocated for numbers that are not there, no text is evaluated."""
+    header = _HEADER.match(array.data[:_LONGEST_HEADER])
+    if header is None:
+        raise ValueError(f"an array must begin as numpy writes it, got {array.data[:16]!r}")
+    dtype = np.dtype(header["dtype"].decode())
+    shape = tuple(int(size) for size in header["shape"].decode().replace(" ", "").split(",") if size)
+    expected, got = math.prod(shape) * dtype.itemsize, len(array.data) - header.end()
+    if expected != got or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"an array of shape {shape} and type {dtype} must have {expected} bytes, got {got}")
+    order: Literal["C", "F"] = "F" if header["columns"] == b"True" else "C"
+    return np.frombuffer(array.data, dtype, offset=header.end()).reshape(shape, order=order).copy()

@@ -81,9 +81,10 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
 
 def _read_result(folder: Path) -> dict[str, Any]:
     try:
-        return cast(dict[str, Any], json.loads((folder / "result.json").read_text()))
-    except (OSError, ValueError):  # none, or not to its end
+        content = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError, RecursionError):  # none, or not to its end
         return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _undefended(overrides: list[str], defense: str) -> list[str]:

@@ -368,7 +368,10 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
 
 
 def _numbers(metrics: MetricRecord) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    try:
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    except OverflowError as error:
+        raise MessageError(f"message: a metric cannot be: {error}") from error
 
 
 def _pack(header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | Release) -> ConfigRecord:

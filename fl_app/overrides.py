@@ -86,6 +86,13 @@ def key_of(override: str) -> str:
     return parsed.key_or_group
 
 
+def choices_of(override: Override) -> list[str] | None:
+    """Return what a group can be set to, or None if the override chooses nothing of a group."""
+    if not _is_group(override) or override.is_delete():
+        return None
+    return sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
+
+
 def quote(value: str | Path) -> str:
     """Return ``value`` as a Hydra value, whatever signs it holds."""
     # in Hydra's grammar a backslash is itself, except before a quote
@@ -152,10 +159,8 @@ def _is_group(override: Override) -> bool:
 
 
 def _wrong_choice(override: Override) -> str | None:
-    if not _is_group(override) or override.is_delete():
-        return None
-    choices = sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
-    if override.value() is None or override.value() in choices:
+    choices = choices_of(override)
+    if choices is None or override.value() is None or override.value() in choices:
         return None
     return (
         f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
@@ -217,9 +222,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
     }
     for key, (fits, expected) in rules.items():
-        value: Any = config
-        for part in key.split("."):
-            value = value[part]
+        value = _at(config, key)
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
     adaptive = config["attack"].get("adaptive", False)
@@ -230,27 +233,36 @@ def _check(config: Mapping[str, Any]) -> None:
 
 def _check_together(config: Mapping[str, Any]) -> None:
     """Check choices that do not go with each other."""
-    choices = config["choices"]
-    defense, vectors = choices["defense"], choices["defense"] in VECTOR_DEFENSES
-    if (vectors or defense == "adgp") and choices["strategy"] != "fed_sgd":
-        raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={choices['strategy']}")
+    defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
+    vectors = defense in VECTOR_DEFENSES
+    if (vectors or defense == "adgp") and strategy != "fed_sgd":
+        raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
     for group, off in (("dp", "none"), ("secagg", "off")):
-        if choices[group] != off and not vectors:
+        chosen = _at(config, f"choices.{group}")
+        if chosen != off and not vectors:
             raise ConfigError(
-                f"{group}: {group}={choices[group]} needs clients that send vectors at public coordinates "
+                f"{group}: {group}={chosen} needs clients that send vectors at public coordinates "
                 f"and keep nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
             )
-    training = config["training"]
-    if choices["dp"] == "client" and training["steps"] is None:
+    if _at(config, "choices.dp") == "client" and _at(config, "training.steps") is None:
         raise ConfigError(
             "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
             "there are"
         )
-    if defense in ("fl_basic", "fl_top") and training["weight_decay"]:
+    if defense in ("fl_basic", "fl_top") and (decay := _at(config, "training.weight_decay")):
         raise ConfigError(
-            f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, "
-            f"got {training['weight_decay']}"
+            f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, got {decay}"
         )
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """Return what stands at ``key``; overrides can remove anything."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and a run cannot do without it")
+        value = value[part]
+    return value
 
 
 def _whole(least: int) -> Callable[[Any], bool]:

@@ -54,14 +54,19 @@ class Results:
         path = folder / "result.json"
         try:
             content = json.loads(path.read_text())
-            known = isinstance(content["attacks"], list) and isinstance(content["notes"], list)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            rows = [*content["rounds"], *content["attacks"], content["summary"]]
+            known = all(isinstance(row, dict) for row in rows) and isinstance(content["notes"], list)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: cannot be read: {error}") from error
         if not known:
             raise ValueError(f"{path}: is not the result of a run")
         results = cls.__new__(cls)
         results.folder, results.content = folder, content
-        results._start, results._saved = time.perf_counter() - content["summary"].get("seconds", 0.0), 0.0
+        spent = content["summary"].get("seconds", 0.0)
+        results._start, results._saved = (
+            time.perf_counter() - (spent if isinstance(spent, float) else 0.0),
+            0.0,
+        )
         return results
 
     def add_round(

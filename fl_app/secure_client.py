@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr.app import ConfigRecord, RecordDict
@@ -30,7 +30,7 @@ class SecureMember:
 
     settings: SecureSettings
     client: int
-    records: RecordDict
+    records: RecordDict = field(repr=False)
 
     def answer(self, kind: str, blob: bytes) -> bytes:
         """Answer a message of one of the exchanges."""

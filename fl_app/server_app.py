@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.federation import run_federation
+from fl_app.trust import trust_of
 
 app = ServerApp()
 
@@ -15,6 +16,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, attack, report."""
-    report = run_federation(grid, str(context.run_config.get("overrides", "")))
+    overrides = str(context.run_config.get("overrides", ""))
+    report = run_federation(grid, overrides, trust_of(context.node_config))
     # by Flower's own logger: in a deployment that is what is shown to who started the run
     logging.getLogger("flwr").info("report: %s", report)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
@@ -74,7 +75,7 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
         if facts["version"] != _VERSION:
             raise ValueError(f"version must be {_VERSION}, got {facts['version']!r}")
         spec, public = ModelSpec.from_json(facts["model"]), _public(facts["public"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     models: dict[str, dict[str, Update]] = {}
 
@@ -118,7 +119,7 @@ def _read(path: Path) -> tuple[dict[str, Update], dict[str, Any]]:
                 for name, keys in told.items()
                 if isinstance(keys, list) and all(f"{name}/{key}" in stored for key in keys)
             }
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     return parts, told
 
@@ -141,25 +142,42 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]]) -> Sig
             truth=Truth(**truth) if truth else None,
             raw=raw or None,
             # runs of before they were kept do not have all of these
-            asked=told.get("asked"),
+            asked=_of_kind("asked", told.get("asked"), int, NoneType),
             masked=bool(told.get("masked", False)),
-            summed=int(told.get("summed", 0)),
-            audited=told.get("audited"),
+            summed=_of_kind("summed", told.get("summed", 0), int),
+            audited=_of_kind("audited", told.get("audited"), int, NoneType),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error
 
 
-def _header(content: dict[str, Any], kind: type[Header]) -> Header:
-    return kind(**{field.name: content[field.name] for field in fields(kind)})
+def _header(content: Any, kind: type[Header]) -> Header:
+    # checked: a round is part of a file's name, and a number is a number to whoever attacks
+    plain = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
+    return kind(**{f.name: _of_kind(f.name, content[f.name], *plain[str(f.type)]) for f in fields(kind)})
 
 
-def _public(content: dict[str, Any]) -> Public:
-    # runs of before there were vocabularies have none
-    content = {"vocabulary": None} | content
-    values: dict[str, Any] = {field.name: content[field.name] for field in fields(Public)}
-    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Public(**values | {"vocabulary": read_vocabulary(content["vocabulary"])})
+def _public(content: Any) -> Public:
+    lists = {
+        name: tuple(_of_kind(name, entry, int, float) for entry in _of_kind(name, content[name], list))
+        for name in ("input_shape", "mean", "std")
+    }
+    return Public(
+        num_classes=_of_kind("num_classes", content["num_classes"], int),
+        defense=_of_kind("defense", content["defense"], dict),
+        training=_of_kind("training", content["training"], bool),
+        local_batch_size=_of_kind("local_batch_size", content["local_batch_size"], int, NoneType),
+        # runs of before there were vocabularies have none
+        vocabulary=read_vocabulary(content.get("vocabulary")),
+        **lists,
+    )
+
+
+def _of_kind(name: str, value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {expected}, got {value!r:.80}")
+    return value
 
 
 def _client_files(where: Path) -> dict[tuple[int, int], Path]:

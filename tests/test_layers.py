@@ -14,6 +14,8 @@ LAYERS = [
     {"leakage", "vector_facts"},
     {"config", "config_hash", "results", "report"},
     {"active_server"},
+    {"trust"},
+    {"conf_contents"},
     {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},
     {"secure_client", "inspection"},
     {"messages", "client_state"},

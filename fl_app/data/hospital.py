@@ -107,6 +107,8 @@ def _read(path: Path) -> list[Row]:
     try:
         with path.open(newline="") as file:
             rows = [dict(row) for row in csv.DictReader(file)]
+    except csv.Error as error:
+        raise ValueError(f"support2: {path} is not a table: {error}") from error
     except OSError as error:
         hint = "put the file of hbiostat.org/data there, or set data.root"
         raise DataUnavailable(f"support2: cannot read {path}: {error.strerror}; {hint}") from error
@@ -115,6 +117,10 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(
             f"support2: {path} must have the columns of SUPPORT2, but lacks {', '.join(missing)}"
         )
+    # the reader fills a short row with None and puts the rest of a long one under None
+    uneven = [i for i, row in enumerate(rows, 2) if None in row or None in row.values()]
+    if uneven:
+        raise ValueError(f"support2: {path}: line {uneven[0]} must have as many cells as the first")
     return rows
 
 

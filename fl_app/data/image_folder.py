@@ -120,7 +120,8 @@ def _read(path: Path, size: int) -> np.ndarray:
             # lets the JPEG decoder skip what shrinking would throw away
             file.draft("RGB", (size, size))
             image = ImageOps.exif_transpose(file).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    # MemoryError: a damaged picture may declare parts of any size
+    except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         raise ValueError(f"imagefolder: cannot read {path} as an image: {error}") from error
     if image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fl_app.copies import copy_message, copy_records
+from fl_app.engine.own_nodes import OWN_NODE
 from fl_app.flwr_internals import CLIENT_APP_RAISED, Run, assign_message_id, empty_run, identify_process
 from fl_app.progress import Advance, track
 
@@ -49,8 +50,7 @@ class InlineGrid(Grid):
         self._client_app = client_app
         self._nodes = range(_FIRST_NODE_ID, _FIRST_NODE_ID + num_supernodes)
         self._run_config = dict(run_config or {})
-        # the data of an in-process client is this process's own: it may be audited
-        self._node_config = {"allow-audit": True} | dict(node_config or {})
+        self._node_config = dict(OWN_NODE) | dict(node_config or {})
         self._contexts: dict[int, Context] = {}
         self._replies: dict[str, Message] = {}
         self._run = empty_run(run_id)

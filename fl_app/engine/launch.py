@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fl_app.engine.inline import InlineGrid
+from fl_app.engine.own_nodes import OWN_NODE
 from fl_app.engine.ray import run_on_ray
 
 ENGINES = ("inline", "ray")
@@ -33,6 +34,6 @@ def run_app(
         )
     elif name == "inline":
         grid = InlineGrid(client, num_supernodes, run_config=run_config)
-        server(grid, Context(1, 0, {}, RecordDict(), dict(run_config)))
+        server(grid, Context(1, 0, dict(OWN_NODE), RecordDict(), dict(run_config)))
     else:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")

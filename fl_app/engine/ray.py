@@ -19,6 +19,7 @@ from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fl_app.engine.own_nodes import OWN_NODE
 from fl_app.forwarding_grid import ForwardingGrid
 
 _POLL_SECONDS = 0.1
@@ -48,7 +49,7 @@ def run_on_ray(
     with _interruptions() as interrupted:
         run_simulation(
             server_app=_configured_server(server_app, run_config, interrupted),
-            client_app=_ConfiguredClient(client_app, run_config, {"allow-audit": True}),
+            client_app=_ConfiguredClient(client_app, run_config, OWN_NODE),
             num_supernodes=num_supernodes,
             backend_config=config,
             verbose_logging=verbose,
@@ -108,7 +109,7 @@ def _configured_server(app: ServerApp, run_config: Config, interrupted: threadin
 
     @wrapped.main()
     def main(grid: Grid, context: Context) -> None:
-        context.run_config = dict(run_config)
+        context.run_config, context.node_config = dict(run_config), dict(OWN_NODE)
         # raised again in the main thread
         with suppress(KeyboardInterrupt):
             app(_InterruptibleGrid(grid, interrupted), context)

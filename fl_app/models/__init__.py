@@ -9,13 +9,16 @@ from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
 from fl_app.models.simple_convnet import convnet
-from fl_app.models.spec import ModelSpec, build_model, manipulate_like
+from fl_app.models.size import MOST_ENTRIES
+from fl_app.models.spec import ModelSpec, build_model, check_size, manipulate_like
 from fl_app.models.vgg import vgg11, vgg13
 
 __all__ = [
+    "MOST_ENTRIES",
     "ModelSpec",
     "bert_mlm",
     "build_model",
+    "check_size",
     "cnn6",
     "convnet",
     "fcn3",

@@ -118,9 +118,9 @@ class Encoder(nn.Module):
 
     def __init__(self, bands: int, width: int, layers: int) -> None:
         super().__init__()
-        sizes = [bands, *[2 * width] * (layers - 1)]
         self.layers = nn.ModuleList(
-            nn.LSTM(2 * size, width, batch_first=True, bidirectional=True) for size in sizes
+            nn.LSTM(4 * width if layer else 2 * bands, width, batch_first=True, bidirectional=True)
+            for layer in range(layers)
         )
         for name, parameter in self.layers.named_parameters():
             _draw_gates(name, parameter)

@@ -28,6 +28,7 @@ from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
 from fl_app.models.residual import resnet18, resnet20, resnet34, resnet50, resnet56
 from fl_app.models.simple_convnet import convnet
+from fl_app.models.size import MOST_ENTRIES, TooLarge, at_most, measure
 from fl_app.models.vgg import vgg11, vgg13
 
 Model = Callable[..., nn.Module]
@@ -52,6 +53,8 @@ _MODELS: tuple[Model, ...] = (
 _BY_TARGET: Mapping[str, Model] = {f"fl_app.models.{model.__name__}": model for model in _MODELS}
 _EXTENSIONS: Mapping[str, Model | str] = {"bottleneck": add_bottleneck}
 """Changes to a built model, ``f(model, **settings)``, in the order in which they are made."""
+LONGEST_JSON = 1 << 20
+"""An imprint's edges take most of it: some twenty characters each."""
 _APART = "apart"
 _MANIPULATIONS: Mapping[str, Model | str] = {
     "imprint": "attacks.active.imprint_block.add_imprint",  # by name: this package never imports the attacks
@@ -95,6 +98,8 @@ class ModelSpec:
     @classmethod
     def from_json(cls, text: str | bytes) -> ModelSpec:
         """Read what `to_json` wrote; anything else is a ValueError."""
+        if isinstance(text, str | bytes) and len(text) > LONGEST_JSON:
+            raise ValueError(f"ModelSpec: expected at most {LONGEST_JSON} characters, got {len(text)}")
         try:
             content = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
@@ -133,20 +138,35 @@ class ModelSpec:
         return int(self.hash[:15], 16)
 
 
-def build_model(spec: ModelSpec, allowed: Iterable[str] = (), *, manipulated: bool = False) -> nn.Module:
+def build_model(
+    spec: ModelSpec, allowed: Iterable[str] = (), *, manipulated: bool = False, most: int | None = None
+) -> nn.Module:
     """Build the model that ``spec`` names, if it is one of `fl_app.models` or in ``allowed``.
 
     Parameters come from torch's global generator: the caller forks and seeds it. Those
     of an extension are drawn last, so the rest is as it would be without. What a
-    malicious server adds is built only where ``manipulated`` models are let in.
+    malicious server adds is built only where ``manipulated`` models are let in. A model with
+    more than ``most`` entries is refused before memory is taken for it.
     """
     known = {**_EXTENSIONS, **(_MANIPULATIONS if manipulated else {})}
     unknown = sorted(spec.extensions.keys() - known)
     if unknown:
         choices = ", ".join(known)
         raise ValueError(f"build_model: extensions must be among {choices}; got {', '.join(unknown)}")
-    model = _call(spec.target, _find(spec.target, frozenset(allowed)), (), spec.settings)
-    return _extend(model, spec, known)
+    function = _find(spec.target, frozenset(allowed))
+    if most is None:
+        return _extend(_call(spec.target, function, (), spec.settings), spec, known)
+    check_size(spec, most)
+    # again: what a manipulation adds could not be counted before, it takes numbers out of tensors
+    with at_most(most):
+        return _extend(_call(spec.target, function, (), spec.settings), spec, known)
+
+
+def check_size(spec: ModelSpec, most: int = MOST_ENTRIES) -> None:
+    """Refuse one of `fl_app.models` that has more than ``most`` entries; nothing is built for that."""
+    if spec.target in _BY_TARGET:
+        function = _BY_TARGET[spec.target]
+        measure(lambda: _extend(_call(spec.target, function, (), spec.settings), spec, _EXTENSIONS), most)
 
 
 def manipulate_like(model: nn.Module, spec: ModelSpec) -> nn.Module:
@@ -218,5 +238,7 @@ def _call(
     try:
         # RuntimeError and MemoryError too: settings may ask for more memory than there is
         return function(*given, **settings)
+    except TooLarge as error:
+        raise TooLarge(f"build_model: {what}: {error}") from error
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(f"build_model: {what}: {error}") from error

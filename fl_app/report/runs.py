@@ -55,7 +55,7 @@ def _natural(result: Path) -> list[tuple[int, str]]:
 def _read(path: Path) -> Mapping[str, object]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # bad JSON and bad UTF-8 alike
+    except (ValueError, RecursionError) as error:  # bad JSON and bad UTF-8 alike
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(raw).__name__}")

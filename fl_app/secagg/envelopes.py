@@ -73,6 +73,11 @@ def seal_shares(key: bytes, passage: Passage, shares: HeldShares) -> bytes:
 
 def open_envelope(key: bytes, passage: Passage, envelope: bytes) -> HeldShares:
     """Return the shares, or refuse the envelope by its owner's name."""
+    if len(envelope) != ENVELOPE_BYTES:
+        raise ProtocolError(
+            f"client {passage.holder}: the envelope of client {passage.owner} must have {ENVELOPE_BYTES} "
+            f"bytes, got {len(envelope)}"
+        )
     tags, rest = envelope[: 2 * _TAG_BYTES], envelope[2 * _TAG_BYTES :]
     try:
         plain = AESGCM(key).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], tags)

@@ -21,7 +21,7 @@ def read_tokenizer(folder: str | Path) -> WordPiece:
     if (path := place / "tokenizer.json").is_file():
         make, content = _from_json, _read_json(path)
     elif (path := place / "vocab.txt").is_file():
-        make, content = _from_list, {"pieces": _read(path).splitlines(), **_settings(place)}
+        make, content = _from_list, {**_settings(place), "pieces": _read(path).splitlines()}
     else:
         raise ValueError(f"read_tokenizer: expected tokenizer.json or vocab.txt in {place}, found neither")
     try:

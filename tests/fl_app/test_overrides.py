@@ -10,6 +10,7 @@ from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold
 from fl_app.overrides import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
+from fl_app.trust import WHOLE
 
 
 def choices(group: str) -> list[str]:
@@ -125,9 +126,9 @@ def test_every_choice_composes_and_builds(group):
             with pytest.raises(ConfigError, match=r"in_shape must be .* got \[3, 32, 32\]"):
                 server_parts(text)
             continue
-        parts = server_parts(text)
+        parts = server_parts(text, WHOLE)
         assert parts.config["choices"][group] == name
-        client_parts(text)
+        client_parts(text, WHOLE)
 
 
 def test_keys_of_a_step_can_be_set_and_a_step_removed():
@@ -159,7 +160,7 @@ def test_a_model_and_data_of_ones_own_are_built_like_any_other():
         "model=custom model._target_=own_parts.tiny_model +model.width=3 "
         "data=custom data._target_=own_parts.tiny_data clients=4 batch_size=5 attack=none rounds=2"
     )
-    parts = server_parts(text)
+    parts = server_parts(text, WHOLE)
     grid = InlineGrid(app, 4, run_config={"overrides": text})
     parts.strategy.start(grid=grid, initial_arrays=hold(parts.model.state_dict()), num_rounds=2)
     assert [record.clients for record in parts.strategy.records] == [4, 4]

@@ -78,6 +78,7 @@ def test_node_config_says_partition_and_allows_audits_unless_told_otherwise(app)
             "partition-id": 1,
             "num-partitions": 2,
             "allow-audit": expected,
+            "trust-config": True,
         }
 
 

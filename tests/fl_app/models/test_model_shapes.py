@@ -29,7 +29,7 @@ from fl_app.torchvision_cpu import import_torchvision
 MODELS = [
     getattr(fl_app.models, name)
     for name in fl_app.models.__all__
-    if name.islower() and name not in ("build_model", "manipulate_like", "bert_mlm", "las")
+    if name.islower() and name not in ("build_model", "check_size", "manipulate_like", "bert_mlm", "las")
 ]
 """Those of images; speech and text have test files of their own."""
 SETTINGS = [

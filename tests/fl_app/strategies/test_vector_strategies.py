@@ -24,6 +24,7 @@ from fl_app.held_tensor import hold
 from fl_app.messages import VALUES, content_bytes, read_locations, unpack_order, unpack_reply
 from fl_app.tap import TappedGrid
 from fl_app.training import LocalData
+from fl_app.trust import WHOLE
 from fl_app.wire import decode, encode
 
 TINY = "model=mlp model.hidden=[8]"
@@ -560,7 +561,7 @@ def test_thousands_of_clients_cost_the_memory_of_those_that_work(defense):
         f"{small} data=custom data._target_=test_vector_strategies.many_rows model=mlp model.hidden=[20000] "
         f"clients=2000 fraction=0.005 rounds={rounds} batch_size=2 defense={defense}"
     )
-    parts = server_parts(text)
+    parts = server_parts(text, WHOLE)
     model_bytes = 4 * parts.strategy.total_entries
     assert model_bytes > 1_800_000
     grid = InlineGrid(real_client_app, 2000, run_config={"overrides": text})

@@ -1,0 +1,695 @@
+"""Every decoder that reads bytes from the network or from disk, with valid examples and its one refusal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors.torch import save
+
+from attacks.metrics import lpips_weights
+from benchmarks.fuzz_mutations import JSON_VALUES, VALUES, damage_bytes, damage_tree
+from fl_app import cell_lock, client_state, held_tensor, messages, sighting_files
+from fl_app.audit import Public, Sighting
+from fl_app.client_state import ClientState, Work
+from fl_app.data import image_folder, librispeech, word_pieces
+from fl_app.data.hospital import CATEGORIES, LEFT_OUT, TARGET, support2
+from fl_app.data.idx import read_idx
+from fl_app.data.places import DataUnavailable
+from fl_app.engine.inline import InlineGrid
+from fl_app.messages import MessageError
+from fl_app.models import ModelSpec, check_size, mlp
+from fl_app.models.stored import load_weights
+from fl_app.overrides import ConfigError
+from fl_app.privacy import Release
+from fl_app.report.records import parse_run
+from fl_app.report.runs import load_run
+from fl_app.results import Results
+from fl_app.secagg import (
+    ProtocolError,
+    SecureRound,
+    Terms,
+    create_identities,
+    endorse,
+    fit_fixed_point,
+    load_identity,
+    load_pinned,
+    mask,
+    offer,
+    share,
+    unmask,
+)
+from fl_app.secagg import messages as secure
+from fl_app.secagg.envelopes import Passage, open_envelope
+from fl_app.secagg.stages import read_stage
+from fl_app.trust import NOBODY, compose_sent
+from fl_app.types import Truth
+from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change
+from fl_app.wordpiece.folder import read_tokenizer
+from fl_app.wordpiece.tokenizer import SIGNS
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One reader of foreign bytes."""
+
+    name: str
+    covers: tuple[Callable[..., Any], ...]
+    """The public functions that it stands for."""
+    examples: tuple[Any, ...]
+    """Valid ones: bytes, or trees of what a message holds."""
+    read: Callable[[Any], Any]
+    refusal: type[Exception]
+    """The one exception that may come."""
+    damage: Callable[[Any, random.Random], Any]
+    weight: float = 1.0
+    """Its share of the inputs; what is slow gets fewer."""
+
+
+def all_decoders(folder: Path) -> list[Decoder]:
+    """Return the registry; ``folder`` is for those that read files."""
+    return [
+        *_wire(),
+        *_secure(folder / "secure"),
+        *_messages(),
+        *_memories(),
+        *_models(folder / "models"),
+        *_run_folders(folder / "runs"),
+        *_data_files(folder / "data"),
+        *_settings(),
+    ]
+
+
+def of_bytes(
+    name: str,
+    covers: Iterable[Callable[..., Any]],
+    examples: Sequence[bytes],
+    read: Callable[[bytes], Any],
+    refusal: type[Exception],
+    *,
+    weight: float = 1.0,
+    repair: Callable[[bytes], bytes] = bytes,
+) -> Decoder:
+    """Make the entry of a decoder of bytes; ``repair`` makes checksums right again, half of the time."""
+
+    def damage(example: bytes, draw: random.Random) -> bytes:
+        damaged = damage_bytes(example, examples, draw)
+        return repair(damaged) if draw.random() < 0.5 else damaged
+
+    return Decoder(name, tuple(covers), tuple(examples), read, refusal, damage, weight)
+
+
+def of_trees(
+    name: str,
+    covers: Iterable[Callable[..., Any]],
+    examples: Sequence[Any],
+    read: Callable[[Any], Any],
+    refusal: type[Exception],
+    *,
+    values: Sequence[Any] = JSON_VALUES,
+    weight: float = 1.0,
+) -> Decoder:
+    """Make the entry of a decoder of nested values."""
+
+    def damage(example: Any, draw: random.Random) -> Any:
+        return damage_tree(example, values, draw)
+
+    return Decoder(name, tuple(covers), tuple(examples), read, refusal, damage, weight)
+
+
+def of_files(
+    name: str,
+    covers: Iterable[Callable[..., Any]],
+    examples: Sequence[bytes],
+    read: Callable[[], Any],
+    refusal: type[Exception],
+    *,
+    file: Path,
+    weight: float = 0.2,
+) -> Decoder:
+    """Make the entry of a decoder that reads ``file``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def write_and_read(content: bytes) -> Any:
+        file.write_bytes(content)
+        return read()
+
+    return of_bytes(name, covers, examples, write_and_read, refusal, weight=weight)
+
+
+def _tensors() -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return {
+        "a.weight": torch.randn(12, 7, generator=draw),
+        "a.bias": torch.randn(12, generator=draw),
+        "b": torch.randn(300, generator=draw).half().float(),
+        "c": torch.randint(-3, 4, (40,), generator=draw) * 0.25,
+        "n": torch.arange(5),
+    }
+
+
+def _wire() -> list[Decoder]:
+    dense = _tensors()
+    sparse = {name: torch.where(t.abs() > t.abs().float().quantile(0.8), t, 0) for name, t in dense.items()}
+    masks = {name: t != 0 for name, t in sparse.items()}
+    moved = {name: t + (sparse[name] if t.is_floating_point() else 0) for name, t in dense.items()}
+    plain = [encode(dense), encode(sparse), encode({k: torch.zeros_like(v) for k, v in dense.items()})]
+    change = encode_change(moved, dense)
+    within = encode(sparse, within=masks)
+    return [
+        of_bytes("wire update", [decode], plain, lambda b: decode(b, dense), CodecError, repair=_with_crc),
+        of_bytes(
+            "wire masks",
+            [decode_masks],
+            [encode(masks)],
+            lambda b: decode_masks(b, dense),
+            CodecError,
+            repair=_with_crc,
+        ),
+        of_bytes(
+            "wire update within",
+            [decode],
+            [within],
+            lambda b: decode(b, dense, within=masks),
+            CodecError,
+            repair=partial(_with_crc, start=_crc_start(masks=masks)),
+        ),
+        of_bytes(
+            "wire change",
+            [apply_change],
+            [change],
+            lambda b: apply_change(dense, b),
+            CodecError,
+            repair=partial(_with_crc, start=_crc_start(old=dense)),
+        ),
+    ]
+
+
+def _with_crc(blob: bytes, start: int = 0) -> bytes:
+    """Give a blob of the wire the checksum that it should have."""
+    return blob[:-4] + zlib.crc32(blob[:-4], start).to_bytes(4, "little")
+
+
+def _crc_start(
+    *, masks: Mapping[str, torch.Tensor] | None = None, old: Mapping[str, torch.Tensor] | None = None
+) -> int:
+    start = 0
+    for name in sorted(old or {}):
+        start = zlib.crc32((old or {})[name].numpy().tobytes(), start)
+    for name in sorted(masks or {}):
+        start = zlib.crc32(np.packbits((masks or {})[name].reshape(-1).numpy()).tobytes(), start)
+    return start
+
+
+def _secure(folder: Path) -> list[Decoder]:
+    create_identities(folder, range(3))
+    rounds = [_secure_round(signed, folder) for signed in (False, True)]
+    entries: list[Decoder] = []
+    for signed, (terms, seen, states) in zip(("", " signed"), rounds, strict=True):
+        readers: dict[str, Callable[[bytes], Any]] = {
+            "advert": partial(secure.Advert.from_bytes, terms=terms, client=0),
+            "keyring": partial(secure.Keyring.from_bytes, terms=terms),
+            "shares": partial(secure.Shares.from_bytes, terms=terms, client=0, holders=3),
+            "delivery": partial(secure.Delivery.from_bytes, terms=terms),
+            "masked": partial(secure.Masked.from_bytes, terms=terms, client=0),
+            "survivors": partial(secure.Survivors.from_bytes, terms=terms),
+            "endorsement": partial(secure.Endorsement.from_bytes, terms=terms, client=0),
+            "request": partial(secure.Request.from_bytes, terms=terms),
+            "unmasking": partial(secure.Unmasking.from_bytes, terms=terms, client=0, owners=3),
+        }
+        entries += [
+            of_bytes(
+                f"secagg {kind}{signed}",
+                [readers[kind].func.__func__],
+                blobs,
+                readers[kind],  # type: ignore[attr-defined]
+                ProtocolError,
+            )
+            for kind, blobs in seen.items()
+        ]
+        entries.append(
+            of_bytes(
+                f"secagg terms{signed}",
+                [Terms.from_bytes.__func__],
+                [terms.to_bytes()],  # type: ignore[attr-defined]
+                Terms.from_bytes,
+                ProtocolError,
+            )
+        )
+        entries.append(of_bytes(f"secagg memory{signed}", [read_stage], states, read_stage, ProtocolError))
+    terms, seen, states = rounds[0]
+    shared = read_stage(states[1])
+    passage, envelope = Passage(terms.digest, owner=1, holder=0), seen["shares"][1][-3 * 126 :][:126]
+    opener = shared.peers[1].opener  # type: ignore[union-attr]
+    entries.append(
+        of_bytes(
+            "secagg envelope",
+            [open_envelope],
+            [envelope],
+            lambda blob: open_envelope(opener, passage, blob),
+            ProtocolError,
+        )
+    )
+    public, private = folder / "client-0.pub", folder / "client-0.key"
+    keys = [public.read_bytes(), private.read_bytes()]
+    for what, file, own in (("public", public, keys[0]), ("private", private, keys[1])):
+
+        def read(file: Path = file, own: bytes = own) -> Any:
+            try:
+                return load_pinned(folder), load_identity(folder, 0)
+            finally:
+                file.write_bytes(own)
+
+        entries.append(
+            of_files(f"{what} key file", [load_pinned, load_identity], [own], read, ValueError, file=file)
+        )
+    return entries
+
+
+def _secure_round(signed: bool, folder: Path) -> tuple[Terms, dict[str, list[bytes]], list[bytes]]:
+    """Return terms, the messages of one whole round by kind, and a client's memories."""
+    terms = Terms(
+        bytes(16), 1, 0, bytes(32), (0, 1, 2), 3, 5, fit_fixed_point(bound=2.0, step=0.25, clients=3), signed
+    )
+    names = {client: load_identity(folder, client) if signed else None for client in range(3)}
+    server = SecureRound(terms, pinned=load_pinned(folder) if signed else None)
+    steps = {c: offer(m, client=c, identity=names[c]) for c, m in server.invite().items()}
+    seen = {"advert": [steps[0].reply]}
+    memories = [steps[0].state]
+
+    def go_on(kind: str, answer: str, down: Mapping[int, bytes], call: Callable[[int, bytes], Any]) -> None:
+        for client, message in down.items():
+            steps[client] = call(client, message)
+        seen[kind], seen[answer] = list(down.values()), [step.reply for step in steps.values()]
+        memories.append(steps[0].state)
+
+    go_on(
+        "keyring",
+        "shares",
+        server.collect_adverts(_replies(steps)),
+        lambda c, m: share(steps[c].state, m, identity=names[c]),
+    )
+    go_on(
+        "delivery",
+        "masked",
+        server.collect_shares(_replies(steps)),
+        lambda c, m: mask(steps[c].state, m, np.arange(5) / 4, model=bytes(32)),
+    )
+    down = server.collect_masked(_replies(steps))
+    if signed:
+        go_on("survivors", "endorsement", down, lambda c, m: endorse(steps[c].state, m, identity=names[c]))  # type: ignore[arg-type]
+        down = server.collect_endorsements(_replies(steps))
+    go_on("request", "unmasking", down, lambda c, m: unmask(steps[c].state, m, identity=names[c]))
+    return terms, seen, memories
+
+
+def _replies(steps: Mapping[int, Any]) -> dict[int, bytes]:
+    return {client: step.reply for client, step in steps.items()}
+
+
+def _messages() -> list[Decoder]:
+    blob = messages.pack_blob(encode(_tensors()))
+    order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
+    plan = messages.pack_plan(messages.Plan("", "ab" * 32, 7, 4, 1.0))
+    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure")
+    messages.add_query(ordered, messages.LocationQuery(0.05, 10))
+    truth = Truth(torch.rand(2, 1, 4, 4), torch.tensor([1, 0]))
+    reply = messages.Reply(
+        messages.Answer(1, 0, 8, 2), b"update", b"buffers", {"loss": 0.5}, Release(0.1, 1.0, 3, 1e-5)
+    )
+    identity = messages.pack_identity(messages.Identity(0, 4, True))
+    audited = messages.pack_reply(reply, messages.pack_audit(truth, _tensors()))
+    refusal, whole = MessageError, (messages.unpack_order, messages.read_order, messages.read_locations)
+    readers: list[tuple[str, tuple[Callable[..., Any], ...], RecordDict, Callable[[Message], Any]]] = [
+        ("order", whole, ordered, messages.unpack_order),
+        ("query", (messages.read_query,), ordered, messages.read_query),
+        ("reply", (messages.unpack_reply,), messages.pack_reply(reply), messages.unpack_reply),
+        ("identity", (messages.unpack_identity,), identity, messages.unpack_identity),
+        ("secure", (messages.unpack_secure,), messages.pack_secure(b"blob"), messages.unpack_secure),
+        ("audit", (messages.take_audit,), audited, lambda message: messages.take_audit(message.content)),
+    ]
+
+    def revealed(blob: bytes) -> Any:
+        return messages.take_audit(RecordDict({"audit": ConfigRecord({"truth": blob})}))
+
+    shown = save({"inputs": truth.inputs, "labels": truth.labels})
+    return [
+        *(
+            of_trees(
+                f"message {name}",
+                covers,
+                [_as_tree(content)],
+                lambda tree, read=read: read(_message(_as_records(tree))),
+                refusal,
+                values=VALUES,
+            )
+            for name, covers, content, read in readers
+        ),
+        of_bytes("message truth", [messages.take_audit], [shown], revealed, refusal),
+    ]
+
+
+def _message(content: RecordDict) -> Message:
+    return _MAKE_MESSAGE(content)
+
+
+def _message_maker() -> Callable[[RecordDict], Message]:
+    """Flower's messages belong to a run: an engine says which."""
+    from flwr.clientapp import ClientApp
+
+    InlineGrid(ClientApp(), 1)
+    return lambda content: Message(content, 1, messages.TRAIN)
+
+
+def _as_tree(content: RecordDict) -> dict[str, Any]:
+    return {name: dict(record.items()) for name, record in content.items()}
+
+
+def _as_records(tree: Any) -> RecordDict:
+    """Make records of what can be one; Flower would not have delivered the rest."""
+    content = RecordDict()
+    for name, values in tree.items():
+        kind = MetricRecord if name == "metrics" else ConfigRecord
+        if isinstance(values, dict):
+            record = kind()
+            for key, value in values.items():
+                try:
+                    record[key] = value
+                except TypeError:
+                    continue
+            content[name] = record
+    return content
+
+
+def _memories() -> list[Decoder]:
+    device = torch.device("cpu")
+    tensors = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
+    work = Work(1, tensors, {}, 4, 2, 0.5, 0.1, Truth(torch.rand(1, 1, 2, 2), torch.tensor([0])), tensors)
+    state = ClientState(
+        1,
+        tensors,
+        {"m": torch.ones(2)},
+        {"e": {"w": torch.ones(3, 2)}, "inner": {}},
+        1,
+        b"blob",
+        {"w": torch.ones(3, 2, dtype=torch.bool)},
+        b"where",
+        work,
+    )
+    records = RecordDict()
+    client_state.save(records, "ab" * 32, state)
+    tree: dict[str, Any] = {}
+    for name, record in records.items():
+        arrays = isinstance(record, ArrayRecord)
+        tree[name] = {key: held.data if arrays else held for key, held in record.items()}
+
+    def read(damaged: dict[str, Any]) -> ClientState:
+        return client_state.load(_memory(damaged, set(records.array_records)), "ab" * 32, device)
+
+    plain = [Array(tensor).data for tensor in (torch.randn(3, 4), torch.arange(6), torch.ones(2, 2) > 0)]
+
+    def release(data: bytes) -> Any:
+        record = ArrayRecord()
+        record["a"] = Array("float32", (3, 4), "numpy.ndarray", data)
+        return held_tensor.release(record)
+
+    return [
+        of_trees("client memory", [client_state.load], [tree], read, ValueError, values=VALUES),
+        of_bytes("array", [held_tensor.release], plain, release, ValueError),
+    ]
+
+
+def _memory(tree: dict[str, Any], arrays: set[str]) -> RecordDict:
+    content = _as_records({name: values for name, values in tree.items() if name not in arrays})
+    for name in arrays & tree.keys():
+        record = ArrayRecord()
+        for key, data in tree[name].items() if isinstance(tree[name], dict) else ():
+            if isinstance(data, bytes):
+                record[key] = Array("float32", (1,), "numpy.ndarray", data)
+        content[name] = record
+    return content
+
+
+def _spec() -> ModelSpec:
+    return ModelSpec(
+        "fl_app.models.mlp",
+        {"num_classes": 3, "in_shape": [1, 4, 4], "hidden": [5], "activation": "relu"},
+        {"bottleneck": {"size": 4}},
+    )
+
+
+def _models(folder: Path) -> list[Decoder]:
+    model = mlp(num_classes=3, in_shape=(1, 4, 4), hidden=[5])
+    stored = save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+    tree, from_json = json.loads(_spec().to_json()), ModelSpec.from_json.__func__  # type: ignore[attr-defined]
+    file = folder / "model.safetensors"
+    return [
+        of_bytes("model spec", [from_json], [_spec().to_json().encode()], ModelSpec.from_json, ValueError),
+        of_trees(
+            "model settings",
+            [from_json, check_size],
+            [tree],
+            lambda damaged: check_size(ModelSpec.from_json(json.dumps(damaged))),
+            ValueError,
+            weight=0.1,
+        ),
+        of_files(
+            "weights file", [load_weights], [stored], lambda: load_weights(model, file), ValueError, file=file
+        ),
+    ]
+
+
+def _run_folders(folder: Path) -> list[Decoder]:
+    weights = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
+    order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
+    public = Public(10, (1, 4, 4), (0.5,), (0.2,), {"_target_": "x"}, True, 4)
+    sighting = Sighting(
+        order=order,
+        answer=messages.Answer(1, 0, 8, 2),
+        weights=weights,
+        buffers={},
+        update=weights,
+        sent_buffers={},
+        locations=None,
+        broadcaster=False,
+        truth=Truth(torch.rand(1, 1, 4, 4), torch.tensor([1])),
+        raw=weights,
+        asked=1,
+    )
+    sighting_files.save_sightings(folder, [sighting], _spec(), public)
+    seen = folder / sighting_files.FOLDER
+    entries = []
+    for file in sorted(seen.iterdir()):
+        own = file.read_bytes()
+
+        def read(file: Path = file, own: bytes = own) -> Any:
+            try:
+                return sighting_files.load_sightings(folder)
+            finally:
+                file.write_bytes(own)
+
+        entries.append(
+            of_files(
+                f"observations {file.name}",
+                [sighting_files.load_sightings],
+                [own],
+                read,
+                ValueError,
+                file=file,
+            )
+        )
+    result = {
+        "status": "finished",
+        "config": {"rounds": 2},
+        "versions": {},
+        "model": {"parameters": 9},
+        "rounds": [{"round": 1, "accuracy": 0.5, "uplink_bytes": 7, "failures": [{"client": 1}]}],
+        "summary": {"seconds": 1.0},
+        "attacks": [{"attack": "ig", "psnr": [9.0], "images": "a.png"}],
+        "notes": ["x"],
+        "exchange": {"by_layer": {"w": 3}},
+        "privacy": {"unit": "client"},
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    lock, text = folder / "lock", json.dumps({"pid": 1, "host": "here", "born": "7"}).encode()
+    return [
+        *entries,
+        of_files(
+            "result.json",
+            [load_run],
+            [json.dumps(result).encode()],
+            lambda: load_run(folder),
+            ValueError,
+            file=folder / "result.json",
+        ),
+        of_files(
+            "result.json reopened",
+            [Results.reopen.__func__],
+            [json.dumps(result).encode()],  # type: ignore[attr-defined]
+            lambda: Results.reopen(folder),
+            ValueError,
+            file=folder / "result.json",
+        ),
+        of_trees("result", [parse_run], [result], lambda tree: parse_run(folder, tree), ValueError),
+        of_files(
+            "lock file", [cell_lock.claim], [text], lambda: cell_lock._read(lock), ValueError, file=lock
+        ),
+    ]
+
+
+def _data_files(folder: Path) -> list[Decoder]:
+    images = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 3, 4)) + bytes(range(24))
+    pieces = "\n".join(("<unk>", "<s>", "</s>", "▁", "a", "b", "ab")).encode()
+    vocabulary = [*SIGNS, "a", "##b"]
+    bert = {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "vocab": {p: i for i, p in enumerate(vocabulary)},
+        },
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+    }
+    columns = sorted({TARGET, *CATEGORIES, *LEFT_OUT, "age"})
+    rows = "\n".join(
+        [
+            ",".join(columns),
+            *(",".join("1" if (i + j) % 3 else "0" for j in range(len(columns))) for i in range(12)),
+        ]
+    )
+    picture, speech = folder / "picture.png", folder / "speech" / "1" / "2"
+    speech.mkdir(parents=True, exist_ok=True)
+    (speech / "1-2-0001.flac").write_bytes(b"")
+    settings = json.dumps({"do_lower_case": False, "strip_accents": None}).encode()
+    (folder / "listed").mkdir()
+    (folder / "listed" / "vocab.txt").write_text("\n".join(vocabulary))
+    hospital = folder / "hospital"
+
+    def utterances() -> list[librispeech.Utterance]:
+        try:
+            return librispeech.find_utterances(folder / "speech", 50)
+        except DataUnavailable:  # a valid file without a single short transcript
+            return []
+
+    return [
+        of_files(
+            "idx",
+            [read_idx],
+            [images],
+            lambda: read_idx(folder / "images"),
+            ValueError,
+            file=folder / "images",
+        ),
+        of_files(
+            "idx.gz",
+            [read_idx],
+            [gzip.compress(images), gzip.compress(bytes(1 << 20))],
+            lambda: read_idx(folder / "i.gz"),
+            ValueError,
+            file=folder / "i.gz",
+        ),
+        of_files(
+            "word pieces",
+            [word_pieces.read_pieces],
+            [pieces],
+            lambda: word_pieces.read_pieces(folder / "pieces"),
+            ValueError,
+            file=folder / "pieces",
+        ),
+        of_files(
+            "tokenizer.json",
+            [read_tokenizer],
+            [json.dumps(bert).encode()],
+            lambda: read_tokenizer(folder / "bert"),
+            ValueError,
+            file=folder / "bert" / "tokenizer.json",
+        ),
+        of_files(
+            "vocab.txt",
+            [read_tokenizer],
+            ["\n".join(vocabulary).encode()],
+            lambda: read_tokenizer(folder / "plain"),
+            ValueError,
+            file=folder / "plain" / "vocab.txt",
+        ),
+        of_files(
+            "tokenizer_config.json",
+            [read_tokenizer],
+            [settings],
+            lambda: read_tokenizer(folder / "listed"),
+            ValueError,
+            file=folder / "listed" / "tokenizer_config.json",
+        ),
+        of_files(
+            "support2.csv",
+            [support2],
+            [rows.encode()],
+            lambda: support2(hospital),
+            ValueError,
+            file=hospital / "support2.csv",
+            weight=0.02,
+        ),
+        of_files(
+            "transcripts",
+            [librispeech.find_utterances],
+            [b"1-2-0001 some words\n\n1-2-0002 more\n"],
+            utterances,
+            ValueError,
+            file=speech / "1-2.trans.txt",
+        ),
+        of_files(
+            "image",
+            [image_folder.imagefolder],
+            _pictures(),
+            lambda: image_folder._read(picture, 8),
+            ValueError,
+            file=picture,
+            weight=0.1,
+        ),
+        of_files(
+            "perception weights",
+            [lpips_weights.load],
+            [save(_tensors())],
+            lambda: lpips_weights._read(folder / "lpips" / "alex.safetensors", "alex"),
+            ValueError,
+            file=folder / "lpips" / "alex.safetensors",
+        ),
+    ]
+
+
+def _pictures() -> list[bytes]:
+    import io
+
+    from PIL import Image
+
+    found = []
+    for kind in ("PNG", "JPEG", "GIF", "BMP"):
+        file = io.BytesIO()
+        Image.fromarray(np.arange(12 * 10 * 3, dtype=np.uint8).reshape(12, 10, 3)).save(file, kind)
+        found.append(file.getvalue())
+    return found
+
+
+def _settings() -> list[Decoder]:
+    words = (
+        b"defense=dgp attack=none rounds=2 +model.width=3",
+        b"data=cifar10 data.root=/x defense=topk defense.topk.inner.k=0.01",
+        b"model._target_=os.system ~defense.dgp 'seed=${oc.env:HOME}'",
+    )
+
+    def read(text: bytes) -> Any:
+        return compose_sent(text.decode(errors="replace"), NOBODY, places=False)
+
+    return [of_bytes("overrides", [compose_sent], words, read, ConfigError, weight=0.004)]
+
+
+_MAKE_MESSAGE = _message_maker()
