@@ -1,8 +1,8 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
-batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, imprint, labels, leakage, photographs,
-rgap, speech_leakage and text.
+batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, imprint, labels, leakage,
+photographs, rgap, speech_leakage and text.
 """
 
 from __future__ import annotations

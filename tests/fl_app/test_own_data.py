@@ -12,9 +12,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fl_app.client_app import app as real_client_app
-from fl_app.config import client_parts
+from fl_app.config import OwnData, client_parts
+from fl_app.data import facts_of, imagefolder
 from fl_app.engine import InlineGrid
 from fl_app.federation import run_federation
+from fl_app.overrides import ConfigError
+from fl_app.trust import NOBODY, WHOLE
 
 CLIENTS = 3
 CLASSES = ("ant", "bee", "cow")
@@ -60,13 +63,13 @@ def settings(server: Path, more: str = "") -> str:
 
 def run(text: str, roots: dict[int, Path], folder: Path) -> dict:
     wanted = f"{text} run_dir={folder}"
-    run_federation(InlineGrid(OwnDataApp(roots), CLIENTS, run_config={"overrides": wanted}), wanted)
+    run_federation(InlineGrid(OwnDataApp(roots), CLIENTS, run_config={"overrides": wanted}), wanted, WHOLE)
     return json.loads((folder / "result.json").read_text())
 
 
 def bring_what_would_be_dealt(text: str, folder: Path) -> dict[int, Path]:
     """Give each client a folder with the very images that the partition deals to it."""
-    data_of = client_parts(text).data_of
+    data_of = client_parts(text, WHOLE).data_of
     for client in range(CLIENTS):
         samples = data_of(client, CLIENTS).samples
         for i, (pixels, label) in enumerate(zip(samples.inputs, samples.labels.tolist(), strict=True)):
@@ -139,7 +142,7 @@ def test_balance_is_among_the_clients_own_samples(server, tmp_path):
 
     wanted = f"{text} run_dir={tmp_path / 'run'}"
     app = Listening(dict.fromkeys(range(CLIENTS), lopsided))
-    run_federation(InlineGrid(app, CLIENTS, run_config={"overrides": wanted}), wanted)
+    run_federation(InlineGrid(app, CLIENTS, run_config={"overrides": wanted}), wanted, WHOLE)
     answers = [message.content["answer"] for message in seen if "answer" in message.content]
     assert {answer["samples"] for answer in answers} == {4}
 
@@ -162,3 +165,12 @@ def test_own_samples_go_with_every_kind_of_client(scheme, server, tmp_path):
     result = run(text, bring_what_would_be_dealt(dealing, tmp_path), tmp_path / "run")
     assert [row["clients"] for row in result["rounds"]] == [3, 3]
     assert not any(row["failures"] for row in result["rounds"])
+
+
+def test_where_the_servers_samples_lie_is_no_matter_of_who_brings_its_own(server, tmp_path):
+    text = settings(server, "defense=none")
+    (root, *_) = bring_what_would_be_dealt(text, tmp_path).values()
+    own = OwnData(str(root), facts_of(imagefolder(server)).to_json())
+    assert len(client_parts(text, NOBODY, own).data_of(0, CLIENTS).samples)
+    with pytest.raises(ConfigError, match=r"data\.root is this node's own affair"):
+        client_parts(text, NOBODY)
