@@ -30,13 +30,13 @@ class Results:
     def __init__(self, folder: Path, config: Mapping[str, Any], model: Mapping[str, int]) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        shown = {key: value for key, value in config.items() if key != "run_dir"}
+        shown = {key: value for key, value in config.items() if key not in ("run_dir", "resume")}
         self.content: dict[str, Any] = {
             "status": "running",
             "error": None,
             "config": shown,
             "config_hash": hash_config(config),
-            "versions": _versions(),
+            "versions": versions(),
             "model": dict(model),
             "rounds": [],
             "summary": {},
@@ -63,6 +63,17 @@ class Results:
         results.folder, results.content = folder, content
         results._start, results._saved = time.perf_counter() - content["summary"].get("seconds", 0.0), 0.0
         return results
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, before it was cut short and since it was resumed."""
+        return time.perf_counter() - self._start
+
+    def resume(self, rows: list[dict[str, Any]], seconds: float, resumed: list[dict[str, Any]]) -> None:
+        """Take over the rounds of before the run was cut short."""
+        self.content["rounds"], self.content["resumed"] = rows, resumed
+        self._start -= seconds
+        self.save()
 
     def add_round(
         self,
@@ -121,7 +132,7 @@ class Results:
             "epsilon_unit": None
             if epsilon is None
             else self.content.get("privacy", {}).get("unit", "record"),
-            "seconds": time.perf_counter() - self._start,
+            "seconds": self.seconds,
         }
 
 
@@ -162,7 +173,8 @@ def run_folder(wanted: Path | str | None, name: str) -> Path:
     raise FileExistsError(f"run_folder: no free name for {stem} in {day}")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of everything that a run's numbers may depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -104,9 +104,8 @@ class FLStd(FedAvg):
         """Return what the rounds so far have left, as plain values."""
         account = self.account
         return super().history() | {
-            "account": None
-            if account is None
-            else {"models": asdict(account.models), "server": account.server},
+            "models": None if account is None else asdict(account.models),
+            "server": None if account is None else account.server,
             "secure_run": None if self.aggregation is None else self.aggregation.run,
             "hashes": [self.start_hash, self.coordinates_hash],
         }
