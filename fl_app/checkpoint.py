@@ -119,6 +119,8 @@ class Checkpoint:
             if match and int(match[1]) > last:
                 path.unlink()
         found = {(s.order.round, s.order.client): s for s in load_sightings(self.folder)[0]}
+        if missing := sorted(known - found.keys()):
+            raise ValueError(f"resume: {where}: lacks what was seen in rounds and of clients {missing}")
         self._written = len(saved.seen)
         return [found[key] for key in saved.seen]
 
@@ -143,6 +145,13 @@ def claim(folder: Path) -> IO[str]:
         lock.close()
         raise ConfigError(f"resume: {folder}: another process is at work on this run") from error
     return lock
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoint of an earlier run that a new one in the same folder takes the place of."""
+    if (folder / FOLDER).exists():
+        with claim(folder):
+            shutil.rmtree(folder / FOLDER)
 
 
 def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:

@@ -7,7 +7,6 @@ run's folder, where the report finds it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from fl_app.config_hash import hash_config
 from fl_app.engine import run_app
 from fl_app.overrides import VECTOR_DEFENSES, ConfigError, compose, join_overrides, key_of, quote
 from fl_app.report import BASELINE, write_report
-from fl_app.results import run_folder
+from fl_app.results import read_result, run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +77,10 @@ def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
 
 def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
     """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
-    result = _read_result(folder)
+    result = read_result(folder)
     if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
         return False
-    if _wants_baseline(config, sweep=sweep) and _read_result(folder / BASELINE).get("status") != "finished":
+    if _wants_baseline(config, sweep=sweep) and read_result(folder / BASELINE).get("status") != "finished":
         return False
     return (folder / "report.html").is_file()
 
@@ -104,13 +103,6 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
         choices["defense"] == "none" or (choices["defense"], choices["dp"], choices["secagg"]) == UNPROTECTED
     )
     return wanted and not plain
-
-
-def _read_result(folder: Path) -> dict[str, Any]:
-    try:
-        return cast(dict[str, Any], json.loads((folder / "result.json").read_text()))
-    except (OSError, ValueError):  # none, or not to its end
-        return {}
 
 
 def _undefended(overrides: list[str], defense: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from fl_app.checkpoint import (
     Checkpoint,
     Saved,
     claim,
+    discard,
     on_device,
     own_overrides,
     read_checkpoint,
@@ -26,7 +26,7 @@ from fl_app.checkpoint import (
 )
 from fl_app.config import ServerParts
 from fl_app.overrides import ConfigError, split_overrides
-from fl_app.results import Results, versions
+from fl_app.results import Results, read_result, versions
 from fl_app.stored_records import from_tree, to_tree
 from fl_app.strategies.record import Begun
 
@@ -52,6 +52,8 @@ class Past(NamedTuple):
     saved: Saved
     begun: Begun | None
     reason: str
+    resumed: list[dict[str, Any]]
+    """Earlier times; result.json may know of some after the checkpoint."""
     lock: IO[str]
     """Held as long as the run goes on."""
 
@@ -67,7 +69,11 @@ def read_past(config: dict[str, Any]) -> Past | None:
     if config["checkpoint"] is False:
         raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
     config["run_dir"] = saved.config["run_dir"]
-    return Past(saved, begun, _reason(Path(folder)), claim(Path(folder)))
+    lock = claim(Path(folder))
+    result = read_result(Path(folder))
+    status = result.get("status", "running")
+    reason = "killed" if status == "running" else str(result.get("error") or status)
+    return Past(saved, begun, reason, max(saved.resumed, result.get("resumed", []), key=len), lock)
 
 
 class LastingRun:
@@ -89,6 +95,8 @@ class LastingRun:
         strategy.run_key = "" if self._resident else os.urandom(16).hex()
         self._repeats = self._resident is not None and strategy.repeats
         """Whether rounds may be trained again: they give the same bits, and reveal nothing new."""
+        if past is None:
+            discard(results.folder)
         self._checkpoint = self._checkpoint_of(parts.config["checkpoint"], past)
         if self._checkpoint is not None and not self._repeats:
             strategy.on_begin = self._checkpoint.begin
@@ -123,7 +131,7 @@ class LastingRun:
         done = saved.rows[-1]["round"] if saved.rows else 0
         at = datetime.now().isoformat(timespec="seconds")
         entry = {"round": done, "at": at, "reason": past.reason}
-        self._results.resume(saved.rows, saved.seconds, [*saved.resumed, entry])
+        self._results.resume(saved.rows, saved.seconds, [*past.resumed, entry])
         self._say_what_differs(saved, done)
         strategy.restore(on_device(saved.strategy, next(self._parts.model.parameters()).device))
         strategy.run_key = saved.run_key
@@ -170,12 +178,3 @@ class LastingRun:
         for note in notes:
             logger.warning("%s", note)
         self._results.content["notes"] += notes
-
-
-def _reason(folder: Path) -> str:
-    """Say why the run in ``folder`` ended, as far as it could still say so."""
-    try:
-        result = json.loads((folder / "result.json").read_text())
-        return "killed" if result["status"] == "running" else str(result["error"] or result["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "killed"

@@ -136,6 +136,14 @@ class Results:
         }
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return what ``folder``'s result.json says; nothing if there is none, or not one that can be read."""
+    try:
+        return dict(json.loads((folder / "result.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 def _best(evaluated: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the test accuracy of the best round, the first one of equals, and what chose the round.
 

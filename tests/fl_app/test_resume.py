@@ -144,7 +144,9 @@ def test_a_run_that_was_cut_short_in_its_attacks_does_not_train_again(tmp_path, 
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("overrides", [FAMILIES["dgp"], FAMILIES["attacked"]])
+@pytest.mark.parametrize(
+    "overrides", [FAMILIES["dgp"], pytest.param(FAMILIES["attacked"], marks=pytest.mark.slow)]
+)
 def test_a_run_that_is_killed_goes_on_to_the_same_result(overrides, tmp_path):
     """SIGKILL, at whatever point the process is by then."""
     run_job(words(f"{overrides} rounds=40"), folder=tmp_path / "whole")
@@ -203,6 +205,12 @@ def test_what_has_no_checkpoint_cannot_be_resumed(tmp_path):
     run_job(words(f"{MLP} defense=none rounds=1"), folder=tmp_path)
     with pytest.raises(ConfigError, match="has no checkpoint: the run is finished"):
         run_job([f"resume={tmp_path}"])
+
+
+def test_a_new_run_in_the_same_folder_has_nothing_of_the_old_one(tmp_path, monkeypatch):
+    interrupted(FAMILIES["attacked"], tmp_path, monkeypatch)
+    run_job(words(f"{FAMILIES['none']} checkpoint=auto"), folder=tmp_path)
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_a_run_that_somebody_is_at_work_on_is_left_to_them(tmp_path, monkeypatch):
