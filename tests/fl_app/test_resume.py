@@ -149,9 +149,9 @@ def test_a_run_that_was_cut_short_in_its_attacks_does_not_train_again(tmp_path, 
 )
 def test_a_run_that_is_killed_goes_on_to_the_same_result(overrides, tmp_path):
     """SIGKILL, at whatever point the process is by then."""
-    run_job(words(f"{overrides} rounds=40"), folder=tmp_path / "whole")
+    run_job(words(f"{overrides} rounds=12"), folder=tmp_path / "whole")
     cut = tmp_path / "cut"
-    command = [sys.executable, "-m", "fl_app", *words(f"{overrides} rounds=40"), f"hydra.run.dir={cut}"]
+    command = [sys.executable, "-m", "fl_app", *words(f"{overrides} rounds=12"), f"hydra.run.dir={cut}"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 200
