@@ -190,8 +190,9 @@ class Auditor:
         except MessageError:
             return  # the roster names it
         self._allowed[identity.client] = identity.allow_audit
-        if not identity.allow_audit and _chosen(identity.client, self._clients):
-            self.notes.append(f"client {identity.client} does not allow audits: attacks on it are not scored")
+        note = f"client {identity.client} does not allow audits: attacks on it are not scored"
+        if not identity.allow_audit and _chosen(identity.client, self._clients) and note not in self.notes:
+            self.notes.append(note)
 
     def _remember(self, order: Order, sent: Message, reply: Message) -> None:
         weights, buffers = self.model_for(order)

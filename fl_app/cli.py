@@ -102,7 +102,11 @@ def _hydra_main() -> None:
         if state.mode == RunMode.MULTIRUN:
             cells.append(_cell(state))
         else:
-            _announce(run_job(list(state.overrides.task), folder=Path(state.runtime.output_dir)))
+            planned = Path(state.runtime.output_dir)
+            folder = run_job(list(state.overrides.task), folder=planned)
+            if folder.resolve() != planned and not any(planned.iterdir()):
+                planned.rmdir()  # Hydra made it, and the run went elsewhere
+            _announce(folder)
 
     hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
     if cells:

@@ -100,7 +100,10 @@ class Client:
         order = self._accept(parcel)
         if not 0 < query.share <= 1:
             raise MessageError(f"client {self.client}: share must be in (0, 1], got {query.share}")
-        start = self._start(parcel, client_state.load(records, order.model_hash, self.parts.device))
+        state = client_state.load(records, order.model_hash, self.parts.device)
+        if state.sent is not None and state.sent_round >= order.round:
+            raise self._too_late(order, state)
+        start = self._start(parcel, state)
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True))
         work = self._work(start, parcel)
@@ -114,7 +117,11 @@ class Client:
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
         """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
         parts, order = self.parts, self._accept(parcel)
-        start = self._start(parcel, client_state.load(records, order.model_hash, parts.device))
+        state = client_state.load(records, order.model_hash, parts.device)
+        again = self._again(parcel, state)
+        if again is not None:
+            return again, None
+        start = self._start(parcel, state)
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
         kept = start.state.work
@@ -122,34 +129,50 @@ class Client:
         locations = self._locations(parcel, start)
         ctx = replace(self._context(order, start), locations=locations or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
-        blob = encode(sent, within=locations)
+        release = parts.defense.release
+        reply = Reply(
+            answer=Answer(order.round, self.client, work.samples, work.steps),
+            update=encode(sent, within=locations),
+            buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
+            # what was measured on the data itself would leave without noise
+            metrics=_metrics(work, memory) if release is None else {},
+            release=release(work.rate, max(1, work.steps)) if release is not None else None,
+        )
+        own_buffers = work.buffers if parts.bn == "local" else {}
         self._remember(
             records,
             order,
             ClientState(
                 version=order.version if order.keep else -1,
                 weights=start.weights if order.keep else {},
-                buffers=work.buffers if parts.bn == "local" else {},
+                buffers=own_buffers,
                 transform=memory,
                 sent_round=order.round,
-                sent_blob=blob if _remembers(memory) else b"",
+                sent_order=parcel.digest,
+                sent=reply if own_buffers or _remembers(memory) else None,
                 locations=locations,
             ),
-        )
-        release = parts.defense.release
-        reply = Reply(
-            answer=Answer(order.round, self.client, work.samples, work.steps),
-            update=blob,
-            buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
-            # what was measured on the data itself would leave without noise
-            metrics=_metrics(work, memory) if release is None else {},
-            release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
     def _remember(self, records: RecordDict, order: Order, state: ClientState) -> None:
         client_state.save(records, order.model_hash, state)
         client_state.keep_only(records, {self.parts.model.hash, order.model_hash})
+
+    def _again(self, parcel: Parcel, state: ClientState) -> Reply | None:
+        """Return the answer to an order that was answered already; None if there is none to be kept to."""
+        if state.sent is None or state.sent_round < parcel.order.round:
+            return None
+        if state.sent_order != parcel.digest:
+            raise self._too_late(parcel.order, state)
+        logger.info("client %d: gives its answer to round %d again", self.client, parcel.order.round)
+        return state.sent
+
+    def _too_late(self, order: Order, state: ClientState) -> MessageError:
+        return MessageError(
+            f"client {self.client}: expected an order after round {state.sent_round}, which it has answered, "
+            f"got another one of round {order.round}: what it holds back would be counted twice"
+        )
 
     def _accept(self, parcel: Parcel) -> Order:
         """Return the order, unless it is not for this client or asks for what it does not give."""
@@ -165,7 +188,8 @@ class Client:
         """Return what the round starts from, or None if the whole model is needed first."""
         order = parcel.order
         model = self._model(order)
-        if order.base >= 0 and state.version != order.base:
+        # it may have that version already if this order comes a second time
+        if order.base >= 0 and state.version not in (order.base, order.version):
             logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
             return None
         weights = self._weights(order, parcel.model, state, model)
@@ -219,7 +243,7 @@ class Client:
         if order.base < 0:
             like = {name: p.detach() for name, p in parameters(model).items()}
             return self.parts.restored.get(blob, {}, lambda: decode(blob, like))
-        if order.base == order.version:
+        if state.version == order.version:
             return state.weights
         return self.parts.restored.get(
             blob, state.weights, lambda: apply_change(state.weights, blob, within=state.locations)
@@ -232,10 +256,10 @@ class Client:
         return decode(blob, own) if blob else own
 
     def _uncounted(self, order: Order, state: ClientState, weights: Update) -> Update | None:
-        if not state.sent_blob or state.sent_round == order.counted:
+        if state.sent is None or state.sent_round == order.counted or not _remembers(state.transform):
             return None
         logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
-        return decode(state.sent_blob, weights, within=state.locations)
+        return decode(state.sent.update, weights, within=state.locations)
 
     def _work(self, start: Start, parcel: Parcel, rules: Rules | None = None) -> Work:
         """Compute the update by ``rules``; None: the defense's own."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_app.client import Client
 from fl_app.config import OwnData, client_parts, secure_settings
+from fl_app.copies import copy_records
+from fl_app.durable_memory import MOST_MEGABYTES, DurableMemory
 from fl_app.messages import (
     ENDORSE,
     OFFER,
@@ -44,7 +47,11 @@ def identify(message: Message, context: Context) -> Message:
 @app.query("locate")
 def locate(message: Message, context: Context) -> Message:
     """Name the largest entries of this round's update."""
-    reply = _client(message, context).locate(unpack_order(message), read_query(message), context.state)
+    parcel, memory = unpack_order(message), _memory(context)
+    if memory is not None:
+        memory.recall(context.state, parcel, locating=True)
+    # not kept: the gradient that it computes now would be the same after a restart
+    reply = _client(message, context).locate(parcel, read_query(message), context.state)
     return Message(pack_reply(reply), reply_to=message)
 
 
@@ -75,7 +82,17 @@ def unmask(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
-    reply, evidence = _client(message, context).answer(unpack_order(message), context.state)
+    parcel, memory = unpack_order(message), _memory(context)
+    if memory is None:
+        reply, evidence = _client(message, context).answer(parcel, context.state)
+        return Message(pack_reply(reply, evidence), reply_to=message)
+    # Flower keeps a context also if the app raised: what cannot be written down must not be in it
+    trial = copy_records(context.state)
+    memory.recall(trial, parcel)
+    reply, evidence = _client(message, context).answer(parcel, trial)
+    if not reply.answer.need_model:
+        memory.keep(trial, parcel)
+    context.state = trial
     return Message(pack_reply(reply, evidence), reply_to=message)
 
 
@@ -108,6 +125,15 @@ def _partition(context: Context) -> tuple[int, int]:
             f"node {context.node_id}: its node-config must have partition-id and num-partitions, "
             f"got {dict(context.node_config)}"
         ) from missing
+
+
+def _memory(context: Context) -> DurableMemory | None:
+    """Return where this client keeps its memory, if whoever runs it says so."""
+    folder = context.node_config.get("state-dir", os.environ.get("FL_APP_STATE"))
+    if not folder:
+        return None
+    megabytes = float(context.node_config.get("state-megabytes", MOST_MEGABYTES))
+    return DurableMemory(Path(str(folder)), _partition(context)[0], int(megabytes * 2**20))
 
 
 def _allows_audit(context: Context) -> bool:

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fl_app.held_tensor import hold, release
+from fl_app.messages import Reply, pack_reply, read_reply
 from fl_app.transforms import State
 from fl_app.types import Truth, Update
 
@@ -24,8 +25,9 @@ _HASH = 16
 """So much of a model's hash tells its records from others'."""
 _DEEPEST = 32
 """Branches above a leaf."""
-_META: Mapping[str, type] = {"version": int, "sent_round": int, "sent_blob": bytes, "coordinates": bytes}
+_META: Mapping[str, type] = {"version": int, "sent_round": int, "sent_order": str, "coordinates": bytes}
 _WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
+_SENT = f"sent{_SEPARATOR}"
 _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
 
@@ -58,8 +60,11 @@ class ClientState:
     transform: State = field(default_factory=dict)
     sent_round: int = 0
     """The last round in which an update was sent; 0: none."""
-    sent_blob: bytes = b""
-    """That update as it was sent, to be added back if the server did not count it."""
+    sent_order: str = ""
+    """The digest of the order that was answered then."""
+    sent: Reply | None = None
+    """The answer, if giving it changed what must not change twice: whoever asks again gets it again,
+    and its update is added back if the server did not count it."""
     locations: Update = field(default_factory=dict)
     """Where the last training order said that updates may be non-zero: the model's next change lies there."""
     coordinates: bytes = b""
@@ -82,6 +87,7 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
         weights=tensors("weights"),
         buffers=tensors("buffers"),
         transform=_unflatten(tensors("transform")),
+        sent=_load_reply(records, model_hash),
         locations=tensors("locations"),
         work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
         **_checked(meta, _META),
@@ -95,20 +101,52 @@ def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
     records[_name(model_hash, "buffers")] = hold(state.buffers)
     records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
     records[_name(model_hash, "locations")] = hold(state.locations)
-    for part in ("work", "work_tensors"):
+    for part in ("work", "work_tensors", *_reply_parts(records, model_hash)):
         records.pop(_name(model_hash, part), None)
+    if state.sent is not None:
+        for part, record in pack_reply(state.sent).items():
+            records[_name(model_hash, _SENT + part)] = record
     if state.work is not None:
         numbers, tensors = _split_work(state.work)
         records[_name(model_hash, "work")] = ConfigRecord(numbers)
         records[_name(model_hash, "work_tensors")] = hold(tensors)
 
 
+def last_round(records: RecordDict) -> int:
+    """Return the last round in which an update of any model was sent; 0: none."""
+    metas = [records[name] for name in of_models(records) if name.endswith(f"{_SEPARATOR}meta")]
+    return max((cast(int, meta["sent_round"]) for meta in metas if isinstance(meta, ConfigRecord)), default=0)
+
+
+def has_answered(records: RecordDict, model_hash: str, digest: str) -> bool:
+    """Say whether the answer to the order with this digest is remembered."""
+    meta = records.get(_name(model_hash, "meta"))
+    same = isinstance(meta, ConfigRecord) and meta["sent_order"] == digest
+    return same and bool(_reply_parts(records, model_hash))
+
+
+def of_models(records: RecordDict) -> list[str]:
+    """Return the names of the records that are memories of models."""
+    return [name for name in records if _OF_A_MODEL.match(name)]
+
+
 def keep_only(records: RecordDict, model_hashes: set[str]) -> None:
     """Forget all other models: a server could send any number of them."""
     kept = {_name(model_hash, "") for model_hash in model_hashes}
-    for name in [name for name in records if _OF_A_MODEL.match(name)]:
+    for name in of_models(records):
         if name[: _HASH + len(_SEPARATOR)] not in kept:
             del records[name]
+
+
+def _reply_parts(records: RecordDict, model_hash: str) -> list[str]:
+    prefix = _name(model_hash, _SENT)
+    return [_SENT + name.removeprefix(prefix) for name in records if name.startswith(prefix)]
+
+
+def _load_reply(records: RecordDict, model_hash: str) -> Reply | None:
+    parts = _reply_parts(records, model_hash)
+    content = RecordDict({part.removeprefix(_SENT): records[_name(model_hash, part)] for part in parts})
+    return read_reply(content) if parts else None
 
 
 def _split_work(work: Work) -> tuple[dict[str, Any], Update]:

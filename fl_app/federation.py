@@ -18,6 +18,7 @@ from fl_app.active_server import ActiveServer
 from fl_app.audit import Auditor, Sighting
 from fl_app.config import ServerParts, server_parts
 from fl_app.held_tensor import hold, release
+from fl_app.lasting_run import LastingRun, read_past
 from fl_app.leakage import attack_sightings
 from fl_app.progress import track
 from fl_app.report import plot_partition, write_report
@@ -40,12 +41,17 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     """
     parts = server_parts(overrides, trust)
     config = parts.config
-    folder = run_folder(config["run_dir"], config["choices"]["defense"])
+    resumed = config["resume"]
+    past = read_past(config)
+    folder = run_folder(resumed or config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
         describe_vectors(parts.strategy, parts.model, results)
+        lasting: LastingRun | None = None
         try:
-            sightings = _train(grid, parts, results)
+            auditor = watch(parts)
+            lasting = LastingRun(grid, parts, overrides, results, auditor, past)
+            sightings = _train(grid, parts, results, auditor, lasting)
             _save_model(parts.strategy, folder / "model.safetensors")
             if config["audit"]["store"]:
                 save_sightings(folder, sightings, parts.spec, parts.public)
@@ -63,6 +69,8 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             _show_partition(parts, folder / "partition.png")
             report = write_report(folder)
             logger.info("report: %s", report)
+            if lasting is not None:
+                lasting.end(finished=results.content["status"] == "finished")
     return report
 
 
@@ -84,19 +92,23 @@ def watch(parts: ServerParts) -> Auditor:
     return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
 
 
-def _train(grid: Grid, parts: ServerParts, results: Results) -> list[Sighting]:
+def _train(
+    grid: Grid, parts: ServerParts, results: Results, auditor: Auditor, lasting: LastingRun
+) -> list[Sighting]:
     config, strategy = parts.config, parts.strategy
-    auditor = watch(parts)
     if isinstance(strategy, FLStd):
         strategy.on_sum = auditor.remember_sum
     with track("rounds", config["rounds"]) as advance:
-        round_end = _RoundEnd(parts, results, advance)
+        round_end = _RoundEnd(parts, results, advance, lasting)
         try:
             strategy.start(
                 grid=TappedGrid(grid, auditor),
                 # copies: evaluation writes into the model, and what is held must stay as it is
-                initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
-                num_rounds=config["rounds"],
+                initial_arrays=hold(
+                    strategy.weights | strategy.buffers
+                    or {name: t.clone() for name, t in parts.model.state_dict().items()}
+                ),
+                num_rounds=config["rounds"] - strategy.done,
                 timeout=config["timeout"] or float("inf"),
                 evaluate_fn=round_end,
             )
@@ -138,6 +150,7 @@ class _RoundEnd:
     parts: ServerParts
     results: Results
     advance: Callable[[int, str], None]
+    lasting: LastingRun
 
     def __post_init__(self) -> None:
         self._start = time.perf_counter()
@@ -145,7 +158,10 @@ class _RoundEnd:
 
     def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if server_round == 0:
+            if not self.parts.strategy.done:
+                self.lasting.round_ended(0)
             return None
+        server_round += self.parts.strategy.done
         seconds = time.perf_counter() - self._start
         config = self.parts.config
         tested = validated = None
@@ -160,6 +176,7 @@ class _RoundEnd:
         if record.epsilon is not None:
             shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}")
         self.advance(server_round, ", ".join(shown))
+        self.lasting.round_ended(server_round)
         self._start = time.perf_counter()
         return None if tested is None else MetricRecord({"accuracy": tested.accuracy})
 

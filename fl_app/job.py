@@ -7,7 +7,7 @@ run's folder, where the report finds it.
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +15,14 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
+from fl_app.checkpoint import read_checkpoint
 from fl_app.config_hash import hash_config
 from fl_app.engine import run_app
-from fl_app.overrides import VECTOR_DEFENSES, compose, join_overrides, key_of, quote
+from fl_app.overrides import VECTOR_DEFENSES, ConfigError, compose, join_overrides, key_of, quote
 from fl_app.report import BASELINE, write_report
-from fl_app.results import run_folder
+from fl_app.results import read_result, run_folder
+
+logger = logging.getLogger(__name__)
 
 UNPROTECTED = ("fl_std", "none", "off")
 """Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
@@ -39,12 +42,14 @@ def run_job(
     """Run what ``overrides`` describe and return the run's folder.
 
     ``folder`` is where it goes unless the overrides say so themselves. ``backend``
-    overrides the engine's own settings.
+    overrides the engine's own settings. With ``resume=FOLDER`` among the overrides, the run that was cut
+    short there goes on, as it was begun.
     """
+    overrides = _with_past(overrides)
     cfg = compose(join_overrides(overrides))
     if cfg.dp.get("secure") == "auto":
         overrides = [*overrides, "dp.secure=false"]  # a simulation shall repeat
-    folder = run_folder(cfg.run_dir or folder, cfg.choices.defense)
+    folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
 
     def run(wanted: list[str], where: Path) -> None:
@@ -60,14 +65,35 @@ def run_job(
     return folder
 
 
+def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Say whether ``folder`` has a checkpoint of the run that ``config`` describes."""
+    try:
+        saved, _ = read_checkpoint(folder)
+    except ConfigError as error:
+        logger.info("%s", error)
+        return False
+    return hash_config(saved.config) == hash_config(config)
+
+
 def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
     """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
-    result = _read_result(folder)
+    result = read_result(folder)
     if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
         return False
-    if _wants_baseline(config, sweep=sweep) and _read_result(folder / BASELINE).get("status") != "finished":
+    if _wants_baseline(config, sweep=sweep) and read_result(folder / BASELINE).get("status") != "finished":
         return False
     return (folder / "report.html").is_file()
+
+
+def _with_past(overrides: list[str]) -> list[str]:
+    """Return the overrides with those that the run to be resumed was begun with; new ones come last."""
+    resume = [override for override in overrides if key_of(override) == "resume"]
+    folder = compose(join_overrides(resume)).resume
+    if folder is None:
+        return overrides
+    given = {key_of(override) for override in overrides}
+    saved, _ = read_checkpoint(Path(folder))
+    return [*(o for o in saved.overrides if key_of(o) not in given), *overrides]
 
 
 def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
@@ -79,17 +105,9 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
     return wanted and not plain
 
 
-def _read_result(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError, RecursionError):  # none, or not to its end
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _undefended(overrides: list[str], defense: str) -> list[str]:
     """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
-    groups = ("defense", "dp", "secagg", "attack", "run_dir")
+    groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
     if defense not in VECTOR_DEFENSES:
         return [*kept, "defense=none", "attack=none"]

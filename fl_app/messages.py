@@ -7,6 +7,8 @@ says what is missing, and never a KeyError deep inside a strategy.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
@@ -32,10 +34,12 @@ VALUES = "values"
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
-_METRICS, _AUDIT = "metrics", "audit"
+_METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
 _BLOB = "blob"
 
-Header = TypeVar("Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", Release)
+Header = TypeVar(
+    "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
+)
 
 
 class MessageError(ValueError):
@@ -70,6 +74,20 @@ class Order:
     """Whether the client should hold the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
+
+
+@dataclass(frozen=True)
+class RunName:
+    """Which run an order belongs to: the same when it is resumed, though Flower gives it a new number."""
+
+    key: str
+    attempt: int = 0
+    """How often this round was begun before, and cut short."""
+
+    def __post_init__(self) -> None:
+        """Refuse what clients could not name a folder by."""
+        if not re.fullmatch("[0-9a-f]{16,64}", self.key):
+            raise ValueError(f"a run's key must be 16 to 64 hexadecimal digits, got {self.key!r}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +154,23 @@ class Parcel:
     plan: Plan | None = None
     secure: bytes = b""
     """What secure aggregation delivers with the order; b"": there is none."""
+    run: RunName | None = None
+    """None where no client outlives the server, and none has to keep anything on its own."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the round was begun before."""
+        return 0 if self.run is None else self.run.attempt
+
+    @property
+    def digest(self) -> str:
+        """What tells this order from others: asked for the same once more, a client gives the same answer.
+
+        The model is named by its version; how it travelled does not matter.
+        """
+        order = self.order
+        named = (order.round, self.attempt, order.model_hash, order.version, order.lr, order.counted)
+        return hashlib.blake2b(repr(named).encode() + self.locations, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -153,7 +188,7 @@ class Reply:
 
 _TYPES: dict[type, dict[str, Any]] = {
     kind: {field.name: field.type for field in fields(kind)}
-    for kind in (Order, Plan, Answer, Identity, AuditOrder, LocationQuery, Release)
+    for kind in (Order, Plan, Answer, Identity, AuditOrder, LocationQuery, RunName, Release)
 }
 
 
@@ -165,6 +200,7 @@ def pack_order(
     plan: ConfigRecord | None = None,
     secure: bytes = b"",
     facts: ConfigRecord | None = None,
+    run: RunName | None = None,
 ) -> RecordDict:
     """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -178,6 +214,8 @@ def pack_order(
         content[_SECURE] = pack_blob(secure)
     if facts is not None:
         content[_FACTS] = facts
+    if run is not None:
+        content[_RUN] = _pack(run)
     return content
 
 
@@ -197,6 +235,7 @@ def unpack_order(message: Message) -> Parcel:
         audit=_unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None,
         plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
         secure=_blob(content, _SECURE, b""),
+        run=_unpack(content, _RUN, RunName) if _RUN in content else None,
     )
 
 
@@ -255,7 +294,11 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
 
 def unpack_reply(message: Message) -> Reply:
     """Return what a client answered, checked."""
-    content = message.content
+    return read_reply(message.content)
+
+
+def read_reply(content: RecordDict) -> Reply:
+    """Return the reply that `pack_reply` packed, checked."""
     answer = _unpack(content, _ANSWER, Answer)
     metrics = content.get(_METRICS)
     return Reply(
@@ -374,7 +417,9 @@ def _numbers(metrics: MetricRecord) -> dict[str, float]:
         raise MessageError(f"message: a metric cannot be: {error}") from error
 
 
-def _pack(header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | Release) -> ConfigRecord:
+def _pack(
+    header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | RunName | Release,
+) -> ConfigRecord:
     return ConfigRecord(vars(header))
 
 

@@ -210,6 +210,8 @@ def _check(config: Mapping[str, Any]) -> None:
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
         "bn": (lambda v: v in batch_norm.MODES, f"one of {', '.join(batch_norm.MODES)}"),
         "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
+        "checkpoint": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
+        "resume": (lambda v: v is None or isinstance(v, str), "null or a run's folder"),
         "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
         "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),

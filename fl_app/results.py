@@ -30,13 +30,13 @@ class Results:
     def __init__(self, folder: Path, config: Mapping[str, Any], model: Mapping[str, int]) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        shown = {key: value for key, value in config.items() if key != "run_dir"}
+        shown = {key: value for key, value in config.items() if key not in ("run_dir", "resume")}
         self.content: dict[str, Any] = {
             "status": "running",
             "error": None,
             "config": shown,
             "config_hash": hash_config(config),
-            "versions": _versions(),
+            "versions": versions(),
             "model": dict(model),
             "rounds": [],
             "summary": {},
@@ -68,6 +68,17 @@ class Results:
             0.0,
         )
         return results
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, before it was cut short and since it was resumed."""
+        return time.perf_counter() - self._start
+
+    def resume(self, rows: list[dict[str, Any]], seconds: float, resumed: list[dict[str, Any]]) -> None:
+        """Take over the rounds of before the run was cut short."""
+        self.content["rounds"], self.content["resumed"] = rows, resumed
+        self._start -= seconds
+        self.save()
 
     def add_round(
         self,
@@ -126,8 +137,16 @@ class Results:
             "epsilon_unit": None
             if epsilon is None
             else self.content.get("privacy", {}).get("unit", "record"),
-            "seconds": time.perf_counter() - self._start,
+            "seconds": self.seconds,
         }
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return what ``folder``'s result.json says; nothing if there is none, or not one that can be read."""
+    try:
+        return dict(json.loads((folder / "result.json").read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):  # none, not to its end, or nobody's
+        return {}
 
 
 def _best(evaluated: list[dict[str, Any]]) -> dict[str, Any]:
@@ -167,7 +186,8 @@ def run_folder(wanted: Path | str | None, name: str) -> Path:
     raise FileExistsError(f"run_folder: no free name for {stem} in {day}")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of everything that a run's numbers may depend on."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -35,19 +35,21 @@ _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 Header = TypeVar("Header", Order, Answer)
 
 
-def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, public: Public) -> None:
-    """Write sightings below ``folder``; a model that several clients saw is written once."""
+def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, public: Public) -> list[Path]:
+    """Write sightings below ``folder``, a model that several clients saw once, and return the files."""
     if not sightings:
-        return
+        return []
     where = folder / FOLDER
     where.mkdir(parents=True, exist_ok=True)
     facts = {"version": _VERSION, "model": spec.to_json(), "public": asdict(public)}
-    (where / _PUBLIC).write_text(json.dumps(facts, indent=1, default=dict) + "\n")
+    draft = where / f"{_PUBLIC}.part"
+    draft.write_text(json.dumps(facts, indent=1, default=dict) + "\n")
+    written = [draft.replace(where / _PUBLIC)]
     for sighting in sightings:
         number = sighting.order.round
         model = where / _model_name(sighting.order)
         if not model.exists():
-            _write(model, {"weights": sighting.weights, "buffers": sighting.buffers}, {})
+            written.append(_write(model, {"weights": sighting.weights, "buffers": sighting.buffers}, {}))
         parts = {
             "update": sighting.update,
             "sent_buffers": sighting.sent_buffers,
@@ -59,7 +61,8 @@ def save_sightings(folder: Path, sightings: list[Sighting], spec: ModelSpec, pub
         told = {name: json.dumps(head) for name, head in heads.items()}
         told |= {name: json.dumps(getattr(sighting, name)) for name in _FACTS}
         name = "sum" if sighting.summed else f"c{sighting.order.client}"
-        _write(where / f"r{number}-{name}.safetensors", parts, told)
+        written.append(_write(where / f"r{number}-{name}.safetensors", parts, told))
+    return written
 
 
 def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
@@ -98,7 +101,7 @@ def _present(truth: Truth | None) -> Update:
     return {} if truth is None else {name: t for name, t in vars(truth).items() if t is not None}
 
 
-def _write(path: Path, parts: Mapping[str, Mapping[str, Tensor]], told: dict[str, str]) -> None:
+def _write(path: Path, parts: Mapping[str, Mapping[str, Tensor]], told: dict[str, str]) -> Path:
     # safetensors sorts names; the order of parameters matters
     told = told | {name: json.dumps(list(part)) for name, part in parts.items()}
     tensors = {
@@ -106,7 +109,9 @@ def _write(path: Path, parts: Mapping[str, Mapping[str, Tensor]], told: dict[str
         for name, part in parts.items()
         for key, tensor in part.items()
     }
-    save_file(tensors, path, metadata=told)
+    draft = path.with_suffix(".part")  # a run that is killed leaves no half file to be taken for a whole one
+    save_file(tensors, draft, metadata=told)
+    return draft.replace(path)
 
 
 def _read(path: Path) -> tuple[dict[str, Update], dict[str, Any]]:

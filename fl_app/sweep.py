@@ -1,7 +1,8 @@
 """A sweep: one run per cell, each in a folder that is named by its config.
 
 A cell is finished if its folder says so and bears the config's hash; it is not run
-again, so a sweep goes on where it was interrupted. Processes that run the same
+again, so a sweep goes on where it was interrupted. A cell that has a checkpoint goes on after
+it, others that were cut short start anew. Processes that run the same
 sweep share the work: what another one has locked is left to it.
 """
 
@@ -18,8 +19,8 @@ from omegaconf import OmegaConf
 
 from fl_app.cell_lock import claim
 from fl_app.config_hash import hash_config
-from fl_app.job import is_done, run_job
-from fl_app.overrides import ConfigError, compose, join_overrides
+from fl_app.job import can_resume, is_done, run_job
+from fl_app.overrides import ConfigError, compose, join_overrides, quote
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +104,11 @@ def _attempt(cell: Cell) -> _Outcome:
                 return _Outcome(f"left to {other}", left=True)
             if is_done(folder, config, sweep=True):  # by now
                 return _Outcome("skipped, finished already", folder)
-            if folder.exists():  # of a run that was cut short: nothing of it may be taken for the new one's
+            resume = [f"resume={quote(folder)}"] if can_resume(folder, config) else []
+            if folder.exists() and not resume:
+                # of a run that was cut short: nothing of it may be taken for the new one's
                 shutil.rmtree(folder)
-            run_job(cell.overrides, folder=folder, sweep=True)
+            run_job([*cell.overrides, *resume], folder=folder, sweep=True)
             if not is_done(folder, config, sweep=True):
                 raise RuntimeError(
                     f"{folder}: the run ended with another config; was conf/ changed meanwhile?"

@@ -40,6 +40,9 @@ class VectorClient(Client):
         """Train as ordered and send the vector that stands for the update."""
         order, plan = self._accept(parcel), self._plan(parcel)
         state = client_state.load(records, order.model_hash, self.parts.device)
+        again = self._again(parcel, state)
+        if again is not None:
+            return again, None
         known = parcel.locations or state.coordinates
         if plan.coordinates and not known:
             return Reply(Answer(order.round, self.client, need_model=True)), None
@@ -47,11 +50,6 @@ class VectorClient(Client):
         rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
         work = self._work(start, parcel, rules)
         update = self._pack(sketch.take(work.update), parcel, plan, start, records)
-        kept = ClientState(
-            buffers=work.buffers if self.parts.bn == "local" else {},
-            coordinates=known if plan.coordinates else b"",
-        )
-        self._remember(records, order, kept)
         reply = Reply(
             answer=self._answer(work),
             update=update,
@@ -59,6 +57,16 @@ class VectorClient(Client):
             # what was measured on the data itself would leave without noise
             metrics={} if self._secretive else {"loss": work.loss},
         )
+        own_buffers = work.buffers if self.parts.bn == "local" else {}
+        kept = ClientState(
+            buffers=own_buffers,
+            sent_round=order.round,
+            sent_order=parcel.digest,
+            # what would be answered anew with new noise would be a second release
+            sent=reply if own_buffers or not self._repeats else None,
+            coordinates=known if plan.coordinates else b"",
+        )
+        self._remember(records, order, kept)
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
     def _plan(self, parcel: Parcel) -> Plan:
@@ -112,6 +120,12 @@ class VectorClient(Client):
         """Whether nothing but the vector may leave."""
         return self.parts.privacy is not None or self.parts.secure is not None
 
+    @property
+    def _repeats(self) -> bool:
+        """Whether the same order gives the same vector; under masks an answer is given once, or refused."""
+        privacy, masked = self.parts.privacy, self.parts.secure is not None
+        return masked or privacy is None or privacy.replayable
+
     def _answer(self, work: Work) -> Answer:
         return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
 
@@ -119,7 +133,7 @@ class VectorClient(Client):
         """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
         parts, order = self.parts, parcel.order
         if parts.secure is None:
-            values = self._protect(values, order.round, 0, plan.clip, plan.cohort, None)
+            values = self._protect(values, order.round, parcel.attempt, plan.clip, plan.cohort, None)
             return encode({VALUES: values.to("cpu", parts.dtype)})
         if not parcel.secure:
             raise MessageError(

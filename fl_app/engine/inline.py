@@ -112,6 +112,15 @@ class InlineGrid(Grid):
             )
         return self._contexts[node_id]
 
+    def memories(self) -> dict[int, RecordDict]:
+        """Return what the clients that were called remember, by partition id."""
+        return {node - _FIRST_NODE_ID: context.state for node, context in self._contexts.items()}
+
+    def restore(self, memories: Mapping[int, RecordDict]) -> None:
+        """Let clients remember what `memories` returned."""
+        for client, memory in memories.items():
+            self.context(_FIRST_NODE_ID + client).state = memory
+
     def _process(self, messages: list[Message], timeout: float | None) -> list[str]:
         """Run the clients; show a bar if that takes long."""
         start = time.monotonic()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fl_app.coordinates import gather
 from fl_app.messages import VALUES, blob_size, pack_blob
+from fl_app.stored_tree import Tree
 from fl_app.types import Update
 from fl_app.wire import encode, encode_change
 from fl_app.wire.bound import change_bound, entropy_bound
@@ -76,6 +77,15 @@ class Downlink:
             bound = change_bound(self._weights, self._previous, within=self._within)
         bound += entropy_bound(locations) if locations else 0.0
         return (blob_size(self._packed[base]) + extra) / bound if bound else None
+
+    def history(self) -> dict[str, Tree]:
+        """Return what was published and who holds it, as plain values."""
+        return {"version": self.version, "weights": self._weights, "held": self._held}
+
+    def restore(self, history: dict[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self.version, self._weights, self._held = (history[name] for name in ("version", "weights", "held"))
+        self._packed = {}
 
     def confirm(self, client: int) -> None:
         """Note that ``client`` has worked with the current version and holds it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -20,6 +21,7 @@ from fl_app.messages import (
     MessageError,
     Order,
     Reply,
+    RunName,
     add_query,
     blob_size,
     content_bytes,
@@ -29,9 +31,10 @@ from fl_app.messages import (
 )
 from fl_app.models import ModelSpec
 from fl_app.privacy import Ledger, Release
+from fl_app.stored_tree import Tree
 from fl_app.strategies.aggregate import RunningSum, first_bad_tensor
 from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.record import Failure, RoundRecord
+from fl_app.strategies.record import Begun, Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -83,6 +86,12 @@ class FedSGD(Strategy):
         self.buffers: Update = {}
         self.within: Update | None = None
         """The only positions at which this round's updates may be non-zero; None: anywhere."""
+        self.run_key = ""
+        """By which clients keep what they must not lose; "": none of them outlives the server."""
+        self.done = 0
+        """The rounds of before the run was resumed: Flower counts from 1 again."""
+        self.on_begin: Callable[[Begun], None] | None = None
+        """Is told what is about to be asked of clients, before anything is."""
         self.roster = Roster(clients, wait=wait, answer_within=timeout)
         if downlink == "auto":
             downlink = "change" if fraction == 1 else "full"
@@ -100,7 +109,54 @@ class FedSGD(Strategy):
         self._sample: tuple[Update, int] | None = None
         self._ledger = Ledger()
         self._releases: dict[int, Release] = {}
+        self._owed: dict[int, int] = {}
+        self._attempt = 0
         self._grid: Grid | None = None
+
+    # What outlives a server that is killed: everything that has a history. Draws have none, they go by
+    # seed and round.
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a round that is trained once more gives the same bits."""
+        return True
+
+    def history(self) -> dict[str, Tree]:
+        """Return what the rounds so far have left, as plain values."""
+        return {
+            "weights": self.weights,
+            "buffers": self.buffers,
+            "within": self.within,
+            "records": [asdict(record) for record in self.records],
+            "velocity": self._velocity,
+            "counted": self._counted,
+            "ledger": asdict(self._ledger),
+            "releases": {client: asdict(release) for client, release in self._releases.items()},
+            "owed": self._owed,
+            "attempt": self._attempt,
+            "downlink": self.downlink.history(),
+        }
+
+    def restore(self, history: dict[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self.weights, self.buffers = history["weights"], history["buffers"]
+        self._velocity, self.within = history["velocity"], history["within"]
+        self.records = [
+            RoundRecord(**row | {"failures": [Failure(**failure) for failure in row["failures"]]})
+            for row in history["records"]
+        ]
+        self.done = self.records[-1].round if self.records else 0
+        self._counted = history["counted"]
+        self._ledger = Ledger(**history["ledger"])
+        self._releases = {client: Release(**told) for client, told in history["releases"].items()}
+        self._owed, self._attempt = history["owed"], history["attempt"]
+        self.downlink.restore(history["downlink"])
+
+    def begin_again(self, begun: Begun) -> None:
+        """Charge what a round that was cut short may have revealed; it will be one attempt more."""
+        self._attempt = begun.attempt + 1
+        for client in begun.clients:
+            self._owed[client] = self._owed.get(client, 0) + 1
 
     # What a strategy of this family may change: who takes part, what happens before the orders,
     # what is ordered, how uploads are read and combined, how the model moves.
@@ -201,6 +257,7 @@ class FedSGD(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order this round's clients to train on the current model."""
+        server_round += self.done
         self._grid = grid
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
@@ -210,6 +267,9 @@ class FedSGD(Strategy):
         self.records.append(RoundRecord(server_round))
         if not present:
             self._note("no client is there")
+        if self._attempt:
+            self._note(f"this round was begun before and cut short: this is attempt {self._attempt + 1}")
+        self._announce()
         self.prepare(server_round, grid)
         return self._messages(TRAIN, server_round, {c: self.downlink.base_for(c) for c in self._sampled})
 
@@ -217,6 +277,7 @@ class FedSGD(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average the good updates and move the model; name the clients whose update was none."""
+        server_round += self.done
         record = self.records[-1]
         self._sample = None
         good = self._collect(TRAIN, server_round, replies)
@@ -226,6 +287,7 @@ class FedSGD(Strategy):
         self._charge(good)
 
         total, buffers, clients = self.gather(good)
+        self._attempt = 0
         record.failures.sort(key=lambda failure: failure.client)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
@@ -285,6 +347,10 @@ class FedSGD(Strategy):
         self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
         self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
 
+    def _announce(self, *, unmasking: bool = False) -> None:
+        if self.on_begin is not None:
+            self.on_begin(Begun(self.records[-1].round, self._attempt, list(self._sampled), unmasking))
+
     def _messages(
         self, kind: str, server_round: int, bases: dict[int, int], query: LocationQuery | None = None
     ) -> list[Message]:
@@ -292,6 +358,7 @@ class FedSGD(Strategy):
         record, known = self.records[-1], dict[int, int]()
         buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
         plan = self.plan() if kind == TRAIN else None
+        run = RunName(self.run_key, self._attempt) if self.run_key else None
         messages = []
         for client, base in bases.items():
             model = self.downlink.blob(base)
@@ -299,7 +366,7 @@ class FedSGD(Strategy):
             secure = self.deliver(client) if kind == TRAIN else b""
             order = self.order(server_round, client, base)
             facts = self._facts if client in self.roster.own_data else None
-            content = pack_order(order, model, buffers, locations, plan, secure, facts)
+            content = pack_order(order, model, buffers, locations, plan, secure, facts, run)
             if query is not None:
                 add_query(content, query)
             record.downlink_bytes += content_bytes(content, known)
@@ -379,6 +446,9 @@ class FedSGD(Strategy):
                 good.pop(client, None)
             else:
                 self._releases[client] = release
+        for client in self._owed.keys() & self._releases.keys():
+            for _ in range(self._owed.pop(client)):
+                self._ledger.charge(client, self._releases[client])
         record.epsilon = record.epsilon_server = self._ledger.epsilon()
 
     def _open(self, reply: Reply) -> tuple[Update, Update]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,11 +25,13 @@ from fl_app.messages import (
     pack_secure,
     unpack_secure,
 )
-from fl_app.privacy import ClientLevel, NoiseShares
+from fl_app.privacy import ClientLevel, Ledger, NoiseShares
 from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
 from fl_app.seeding import SERVER, generator_for, seed_for
+from fl_app.stored_tree import Tree
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.fed_avg import FedAvg
+from fl_app.strategies.record import Begun
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
@@ -89,6 +92,51 @@ class FLStd(FedAvg):
         self._cohort = 0
         """How many share the noise."""
         self._deliveries: dict[int, bytes] = {}
+
+    # What outlives a server that is killed.
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a round that is trained once more gives the same bits: not with new keys or new noise."""
+        return self.aggregation is None and (self.privacy is None or self.privacy.replayable)
+
+    def history(self) -> dict[str, Tree]:
+        """Return what the rounds so far have left, as plain values."""
+        account = self.account
+        return super().history() | {
+            "models": None if account is None else asdict(account.models),
+            "server": None if account is None else account.server,
+            "secure_run": None if self.aggregation is None else self.aggregation.run,
+            "hashes": [self.start_hash, self.coordinates_hash],
+        }
+
+    def restore(self, history: dict[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        if history["hashes"] != [self.start_hash, self.coordinates_hash]:
+            raise ValueError(
+                "the initial weights or the coordinates made now are not those that the run began with; "
+                "that takes the same data and versions"
+            )
+        super().restore(history)
+        if self.account is not None:
+            self.account.models = Ledger(**history["models"])
+            self.account.server = history["server"]
+        if self.aggregation is not None:
+            self.aggregation.run = history["secure_run"]
+
+    def begin_again(self, begun: Begun) -> None:
+        """Charge a round that was cut short, unless all that was there then is still under masks."""
+        self._attempt = begun.attempt + 1
+        if self.privacy is None or self.account is None or not begun.clients:
+            return
+        if self.aggregation is None or begun.unmasking:
+            shares = self._shares(len(begun.clients))
+            self.account.charge(
+                rate=self.privacy.rate,
+                multiplier=shares.least(),
+                cohort=begun.clients,
+                server_multiplier=shares.for_server(),
+            )
 
     # What a scheme of the family may change.
 
@@ -175,6 +223,7 @@ class FLStd(FedAvg):
         total = RunningSum()
         if not self._sampled:
             return total, RunningSum(), []
+        self._announce(unmasking=True)
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -240,6 +289,7 @@ class FLStd(FedAvg):
                 self._ask,
                 list(self._sampled),
                 round=server_round,
+                restarts=self._attempt,
                 model=bytes.fromhex(hash_tensors(self.weights.values())),
                 size=self.sketch.size,
                 noise=None if self.privacy is None else noise,

@@ -13,6 +13,18 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What a round is about to ask for: if nothing more is heard of it, it may have been given."""
+
+    round: int
+    attempt: int
+    """How often the round was begun before."""
+    clients: list[int]
+    unmasking: bool = False
+    """Whether what secure aggregation hides is about to be revealed."""
+
+
 @dataclass
 class RoundRecord:
     """Counts of one round. Bytes are those of serialised message contents; blobs are their payload."""

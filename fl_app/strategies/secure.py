@@ -60,7 +60,8 @@ class SecureAggregation:
         self.pinned = None if identities is None else load_pinned(Path(identities))
         self._plain = FixedPoint(bound, step, 64)
         self._attempts = attempts
-        self._run = os.urandom(16)
+        self.run = os.urandom(16)
+        """Tells this run's terms from others'."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
 
@@ -80,22 +81,26 @@ class SecureAggregation:
         clients: list[int],
         *,
         round: int,
+        restarts: int = 0,
         model: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> dict[int, bytes]:
         """Agree on keys and shares; return what each client's training order has to deliver.
 
-        ``noise`` gives the clipping bound and one client's noise deviation for a cohort of a size.
+        ``restarts`` says how often the whole round was begun before and cut short: clients take no
+        attempt for new that they have seen. ``noise`` gives the clipping bound and one client's noise
+        deviation for a cohort of a size.
         """
         self._round, self._refused_before = None, {}
-        for attempt in range(self._attempts):
+        first = restarts * self._attempts
+        for attempt in range(first, first + self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
             try:
                 return self._agree(ask, self._terms(clients, round, attempt, model, size, noise))
             except QuorumError as error:
-                if attempt + 1 == self._attempts:
+                if attempt + 1 == first + self._attempts:
                     raise
                 logger.warning("%s; trying again with those", error)
                 clients, self._refused_before = list(error.present), self.refused
@@ -142,7 +147,7 @@ class SecureAggregation:
             clip, deviation = noise(count)
             bound, step = clip + _NOISE_REACH * deviation, deviation / NOISE_STEPS
         return Terms(
-            run=self._run,
+            run=self.run,
             round=round,
             attempt=attempt,
             model=model,
