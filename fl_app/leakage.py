@@ -106,12 +106,18 @@ class _Watch:
 
 
 def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
-    """Return the cases that can share a graph; in one of them, all cases have the same form."""
-    groups: dict[tuple[Any, ...], list[_Case]] = {}
+    """Return the cases that can share a graph; in one of them, all cases have the same form.
+
+    An attack that takes one at a time gets each by itself: a copy of the model for all of them at once
+    would be memory for nothing.
+    """
+    groups: dict[tuple[object, ...], list[_Case]] = {}
     for sighting in sightings:
         for case in _cases(sighting, attacker):
             order = sighting.order
-            key = (order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive)
+            key: tuple[object, ...] = (len(groups),)
+            if hasattr(attacker.forms[case.adaptive], "many"):
+                key = order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive
             groups.setdefault(key, []).append(case)
     return list(groups.values())
 

@@ -10,6 +10,7 @@ from fl_app.data.librispeech import speech
 from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_histogram, natural, shards
 from fl_app.data.photographs import photos
 from fl_app.data.places import DataUnavailable
+from fl_app.data.random_pixels import random
 from fl_app.data.shares import split_validation
 from fl_app.data.word_pieces import Vocabulary
 
@@ -34,6 +35,7 @@ __all__ = [
     "normalise",
     "photos",
     "pixels",
+    "random",
     "shards",
     "speech",
     "split_validation",

@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue
 
 CONF = Path(__file__).parents[3] / "conf"
 DATA = {"photos", "imagefolder", "cifar10", "cifar100", "mnist", "fashion_mnist", "support2", "speech"}
+DATA |= {"random"}
 PARTITIONS = {"iid", "dirichlet", "shards", "fixed", "natural"}
 FILES = [CONF / "data" / f"{name}.yaml" for name in sorted(DATA)] + [
     CONF / "partition" / f"{name}.yaml" for name in sorted(PARTITIONS)
@@ -28,7 +29,8 @@ def test_its_keys_are_the_arguments_and_its_values_their_defaults(path):
     assert set(settings) == set(parameters)
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty:
-            assert settings[name] == parameter.default
+            default = parameter.default
+            assert settings[name] == (list(default) if isinstance(default, tuple) else default)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
