@@ -174,6 +174,8 @@ def _attacker(
         grant_labels=cfg.attack.grant.labels,
         # by name: this package never imports the attacks
         score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
+        score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
+        mse_below=cfg.audit.mse_below,
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
         manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 Scores = tuple[float | None, ...]
 """One value per image; None where that image has no score."""
@@ -89,6 +90,17 @@ class SecureSum:
     min_clients: int | None
 
 
+class TracePoint(NamedTuple):
+    """One snapshot of a search."""
+
+    iteration: int
+    distance: float | None
+    """Mean squared difference of the gradients."""
+    layers: Mapping[str, float]
+    """Likewise, by parameter."""
+    mse: float | None
+
+
 @dataclass(frozen=True)
 class Attack:
     """One attack on one update: of one client, or summed over several."""
@@ -130,6 +142,8 @@ class Attack:
     truth: Path | None
     transcript: tuple[str, str | None] | None
     """What an attack read of an utterance, and what was said."""
+    trace: tuple[TracePoint, ...]
+    trace_images: Path | None
     others: Mapping[str, float]
     """Further numbers of the entry, such as a word error rate, by name."""
 
@@ -444,6 +458,8 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         images=_inside(folder, raw.get("images")),
         truth=_inside(folder, raw.get("truth")),
         transcript=_transcript(as_mapping(raw.get("transcript"))),
+        trace=_trace(raw.get("trace")),
+        trace_images=_inside(folder, raw.get("trace_images")),
         others=others,
     )
 
@@ -455,6 +471,18 @@ def _scores(value: object) -> Scores:
 def _transcript(raw: Mapping[str, object]) -> tuple[str, str | None] | None:
     found = as_text(raw.get("found"))
     return None if found is None else (found, as_text(raw.get("true")))
+
+
+def _trace(raw: object) -> tuple[TracePoint, ...]:
+    points = []
+    for entry in map(as_mapping, raw if isinstance(raw, list) else []):
+        layers = {name: as_number(value) for name, value in as_mapping(entry.get("layers")).items()}
+        iteration = _whole(entry.get("iteration"))
+        if iteration is not None:
+            known = {name: value for name, value in layers.items() if value is not None}
+            distance, mse = as_number(entry.get("distance")), as_number(entry.get("mse"))
+            points.append(TracePoint(iteration, distance, known, mse))
+    return tuple(points)
 
 
 def _numbers(raw: object) -> tuple[int, ...]:
