@@ -2,6 +2,7 @@
 
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import PADDING, Dataset, Samples, channel_statistics, normalise, pixels
+from fl_app.data.face_crops import faces
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.hospital import support2
@@ -25,6 +26,7 @@ __all__ = [
     "cifar10",
     "cifar100",
     "dirichlet",
+    "faces",
     "fashion_mnist",
     "fixed",
     "iid",

@@ -13,7 +13,7 @@ from omegaconf.errors import MissingMandatoryValue
 
 CONF = Path(__file__).parents[3] / "conf"
 DATA = {"photos", "imagefolder", "cifar10", "cifar100", "mnist", "fashion_mnist", "support2", "speech"}
-DATA |= {"random"}
+DATA |= {"random", "faces"}
 PARTITIONS = {"iid", "dirichlet", "shards", "fixed", "natural"}
 FILES = [CONF / "data" / f"{name}.yaml" for name in sorted(DATA)] + [
     CONF / "partition" / f"{name}.yaml" for name in sorted(PARTITIONS)
