@@ -72,6 +72,7 @@ def client_parts(overrides: str) -> ClientParts:
         secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
+        norms=cfg.client.norms,
         pin_model=cfg.client.pin_model,
         inspection=_inspection(cfg, spec),
     )

@@ -243,6 +243,10 @@ class FedSGD(Strategy):
         record.residual_norm = _mean(
             [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
         )
+        record.gradient_norm, record.pruned_share = (
+            _largest([good[c].metrics.get(name) for c in clients])
+            for name in ("gradient_norm", "pruned_share")
+        )
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
 
@@ -420,6 +424,11 @@ def _like(tensors: Update, buffers: Update) -> Update:
         return (tensor if dtype.is_floating_point else tensor.round()).to(dtype)
 
     return {name: cast(tensor, buffers[name].dtype) for name, tensor in tensors.items()}
+
+
+def _largest(values: list[float | None]) -> float | None:
+    """Return the largest number that may be a norm or a share: whatever else a client says is not counted."""
+    return max((value for value in values if value is not None and 0 <= value < math.inf), default=None)
 
 
 def _mean(values: list[float | None], weights: list[float]) -> float | None:
