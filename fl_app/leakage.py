@@ -185,6 +185,7 @@ def _entry(
         "round": case.sighting.order.round,
         "client": case.sighting.order.client,
         "summed": case.sighting.summed,
+        "participant": case.sighting.participant,
         "batch_size": case.sighting.samples,
         "manipulated": case.sighting.manipulated is not None,
         "broadcaster": observation.broadcaster,

@@ -27,7 +27,7 @@ from fl_app.types import Truth, Update
 FOLDER = "observations"
 _PUBLIC = "public.json"
 _VERSION = 1
-_FACTS = ("broadcaster", "asked", "masked", "summed", "audited")
+_FACTS = ("broadcaster", "asked", "masked", "summed", "audited", "participant")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 
 Header = TypeVar("Header", Order, Answer)
@@ -144,6 +144,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]]) -> Sig
             masked=bool(told.get("masked", False)),
             summed=int(told.get("summed", 0)),
             audited=told.get("audited"),
+            participant=told.get("participant"),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error

@@ -13,7 +13,7 @@ LAYERS = [
     {"federation"},
     {"leakage", "vector_facts"},
     {"config", "config_hash", "results", "report"},
-    {"active_server"},
+    {"active_server", "participant"},
     {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},
     {"secure_client", "inspection"},
     {"messages", "client_state"},

@@ -29,7 +29,7 @@ from fl_app.messages import (
 )
 from fl_app.models import ModelSpec
 from fl_app.privacy import Ledger, Release
-from fl_app.strategies.aggregate import RunningSum, first_bad_tensor
+from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.record import Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
@@ -184,6 +184,15 @@ class FedSGD(Strategy):
             mean = {name: g + self.weight_decay * self.weights[name] for name, g in mean.items()}
         direction = self.accelerate(mean)
         return {name: weight - lr * direction[name] for name, weight in self.weights.items()}
+
+    def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
+        """Return the mean update behind a `step` from one model to the next, for who got both.
+
+        And for each entry how far rounding may be off. The velocity of a momentum is not known to others.
+        """
+        direction, rounding = undo(before, after, self.lr(server_round))
+        decay = self.weight_decay
+        return {name: g - decay * before[name].double() for name, g in direction.items()}, rounding
 
     def accelerate(self, direction: Update) -> Update:
         """Return the direction with the server's momentum."""
