@@ -47,6 +47,21 @@ class SolvedLayer:
 
 
 @dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Where a search stood on its way, by its own measures."""
+
+    iteration: int
+    """After how many steps; 0 is the start."""
+    objective: float
+    distance: float
+    """Mean squared difference of the guessed and the observed gradient."""
+    layers: Mapping[str, float]
+    """Likewise, by parameter."""
+    images: Tensor
+    """As those of a `Reconstruction`."""
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """Images recovered from an update."""
 
@@ -60,6 +75,10 @@ class Reconstruction:
     """What was assumed, and which premise failed."""
     layers: Sequence[SolvedLayer] = ()
     """Of an attack that goes from layer to layer, in the order in which it solved them."""
+    trace: Sequence[Snapshot] = ()
+    """Of a search that was asked to keep some: from its start to its end."""
+    iterations: int | None = None
+    """How many steps a search took to reach the objective that it was asked for; None: it did not."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attacks.base import LabelSet, Reconstruction, Transcript
+from attacks.base import LabelSet, Reconstruction, Snapshot, Transcript
 from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.types import Observation, Truth
 from fl_app.word_errors import count_edits, word_error_rate
@@ -46,6 +46,20 @@ def score(
         return {"tokens": _token_scores(list(result.tokens), truth, spell, granted)}
     expected = "a Reconstruction, a LabelSet or a Transcript"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
+
+
+def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[dict]:
+    """Return the scores of a search's snapshots: means over the true images, each matched anew."""
+
+    def mean(values: Sequence[float | None] | None) -> float | None:
+        known = [value for value in values or () if value is not None]
+        return sum(known) / len(known) if known else None
+
+    rows = []
+    for snapshot in trace:
+        scores = _image_scores(snapshot.images, truth, lpips_net)
+        rows.append({name: mean(scores[name]) for name in ("mse", "psnr", "ssim", "lpips")})
+    return rows
 
 
 def aligned(result: Reconstruction, truth: Truth) -> Tensor:

@@ -21,6 +21,10 @@ class Attacker:
     grant_labels: bool
     score: Callable[..., Any]
     """From a result and the truth to numbers."""
+    score_trace: Callable[..., Any]
+    """From snapshots of a search and the truth to numbers for each."""
+    mse_below: float
+    """Of the images of a snapshot: then they count as found."""
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
     spell: Callable[[Sequence[int]], str] | None = None

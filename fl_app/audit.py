@@ -71,6 +71,8 @@ class Sighting:
 
     audited: int | None = None
     """How many samples an audit showed."""
+    participant: int | None = None
+    """The client who saw it, from the models that it got; None: the server."""
 
     @property
     def samples(self) -> int | None:
@@ -132,7 +134,7 @@ class Auditor:
             if self._allowed.get(order.client, False):
                 if self.attacks(order):
                     add_audit_order(message, self._ask)
-                elif self._masked and _chosen(order.round, self._rounds):
+                elif self._masked and self.in_attacked_round(order):
                     # what is attacked then is the sum, to which all of them belong
                     add_audit_order(message, replace(self._ask, raw=False))
         return message
@@ -145,7 +147,7 @@ class Auditor:
             self._learn(reply)
         elif sent.metadata.message_type == LOCATE:
             self._broadcasters.add(_key(read_order(sent)))
-        elif sent.metadata.message_type == TRAIN and _chosen((order := read_order(sent)).round, self._rounds):
+        elif sent.metadata.message_type == TRAIN and self.in_attacked_round(order := read_order(sent)):
             self._remember(order, sent, reply)
         return reply
 
@@ -168,7 +170,7 @@ class Auditor:
                 sent_buffers={},
                 locations=None,
                 broadcaster=False,
-                truth=_together(truths) if len(shown) == len(clients) else None,
+                truth=together(truths) if len(shown) == len(clients) else None,
                 raw=None,
                 asked=self._ask.batch_size,
                 summed=len(clients),
@@ -178,7 +180,11 @@ class Auditor:
 
     def attacks(self, order: Order) -> bool:
         """Say whether the client of an order is attacked in its round."""
-        return _chosen(order.round, self._rounds) and _chosen(order.client, self._clients)
+        return self.in_attacked_round(order) and _chosen(order.client, self._clients)
+
+    def in_attacked_round(self, order: Order) -> bool:
+        """Say whether anybody is attacked in the round of an order."""
+        return _chosen(order.round, self._rounds)
 
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""
@@ -301,7 +307,7 @@ def _chosen(number: int, chosen: Chosen) -> bool:
     return chosen == "all" or number in chosen
 
 
-def _together(truths: Sequence[Truth]) -> Truth:
+def together(truths: Sequence[Truth]) -> Truth:
     """Return the samples of several clients as those of one."""
 
     def joined(part: str) -> Tensor | None:

@@ -30,7 +30,7 @@ from fl_app.secure_client import SecureSettings
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
-from fl_app.transforms import State, corrected, residual_norm
+from fl_app.transforms import State, corrected, norm, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
 
@@ -76,6 +76,8 @@ class ClientParts:
     secure: SecureSettings | None = None
     training: bool = True
     bn: str = "sync"
+    norms: bool = False
+    """Whether clients tell how large their gradient is, and how much of it they hold back."""
     pin_model: bool = False
     inspection: Inspection | None = None
     models: dict[str, nn.Module] = field(default_factory=dict)
@@ -130,12 +132,15 @@ class Client:
         ctx = replace(self._context(order, start), locations=locations or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
         release = parts.defense.release
+        metrics = _metrics(work, memory)
+        if parts.norms:
+            metrics |= _norms(work, corrected(work.update, start.memory(work, parts.defense), ctx), sent)
         reply = Reply(
             answer=Answer(order.round, self.client, work.samples, work.steps),
             update=encode(sent, within=locations),
             buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
             # what was measured on the data itself would leave without noise
-            metrics=_metrics(work, memory) if release is None else {},
+            metrics=metrics if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
         own_buffers = work.buffers if parts.bn == "local" else {}
@@ -347,6 +352,14 @@ def _remembers(state: State) -> bool:
 def _metrics(work: Work, memory: State) -> dict[str, float]:
     residual = residual_norm(memory)
     return {"loss": work.loss} | ({} if residual is None else {"residual_norm": residual})
+
+
+def _norms(work: Work, whole: Update, sent: Update) -> dict[str, float]:
+    """Return the gradient's norm, and the share of the square of what was to be sent that was not."""
+    held_back = norm([tensor - sent[name] for name, tensor in whole.items()])
+    everything = norm(list(whole.values()))
+    share = (held_back / everything) ** 2 if everything else 0.0
+    return {"gradient_norm": norm(list(work.update.values())), "pruned_share": share}
 
 
 def _truth(trained: Trained) -> Truth:

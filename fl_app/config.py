@@ -101,6 +101,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
+        norms=cfg.client.norms,
         pin_model=cfg.client.pin_model,
         inspection=_inspection(cfg, spec),
     )
@@ -210,6 +211,8 @@ def _attacker(
         grant_labels=cfg.attack.grant.labels,
         # by name: this package never imports the attacks
         score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
+        score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
+        mse_below=cfg.audit.mse_below,
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,

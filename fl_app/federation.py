@@ -20,6 +20,7 @@ from fl_app.config import ServerParts, server_parts
 from fl_app.held_tensor import hold, release
 from fl_app.lasting_run import LastingRun, read_past
 from fl_app.leakage import attack_sightings
+from fl_app.participant import Participant
 from fl_app.progress import track
 from fl_app.report import plot_partition, write_report
 from fl_app.results import Results, run_folder
@@ -86,6 +87,9 @@ def watch(parts: ServerParts) -> Auditor:
         "contrast": config["audit"]["contrast"],
         "masked": isinstance(strategy, FLStd) and strategy.aggregation is not None,
     }
+    if config["attack"].get("viewpoint") == "participant":
+        by, clients = config["attack"]["by"], config["clients"]
+        return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return Auditor(**audit)

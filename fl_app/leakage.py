@@ -106,12 +106,18 @@ class _Watch:
 
 
 def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
-    """Return the cases that can share a graph; in one of them, all cases have the same form."""
-    groups: dict[tuple[Any, ...], list[_Case]] = {}
+    """Return the cases that can share a graph; in one of them, all cases have the same form.
+
+    An attack that takes one at a time gets each by itself: a copy of the model for all of them at once
+    would be memory for nothing.
+    """
+    groups: dict[tuple[object, ...], list[_Case]] = {}
     for sighting in sightings:
         for case in _cases(sighting, attacker):
             order = sighting.order
-            key = (order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive)
+            key: tuple[object, ...] = (len(groups),)
+            if hasattr(attacker.forms[case.adaptive], "many"):
+                key = order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive
             groups.setdefault(key, []).append(case)
     return list(groups.values())
 
@@ -179,11 +185,13 @@ def _entry(
         "round": case.sighting.order.round,
         "client": case.sighting.order.client,
         "summed": case.sighting.summed,
+        "participant": case.sighting.participant,
         "batch_size": case.sighting.samples,
         "manipulated": case.sighting.manipulated is not None,
         "broadcaster": observation.broadcaster,
         "granted": _granted(observation),
         "labels_from": labels_from,
+        "update_distance": _distance(case),
         "objective": None if failed else getattr(result, "objective", None),
         "notes": [f"the attack gave up: {result}"] if failed else list(result.notes),
     }
@@ -195,14 +203,54 @@ def _entry(
     if entry["manipulated"] and scores["psnr"]:
         found = [value is not None and value > EXACT for value in scores["psnr"]]
         scores["recovered"] = sum(found) / len(found)
+    pictures = _pictures(case, result, attacker, folder, labels_from)
     return (
         entry
         | scores
-        | _pictures(case, result, attacker, folder, labels_from)
+        | pictures
         | _names(case, result)
         | _transcript(case, result, attacker)
         | _reads(case, result, attacker, granted=observation.labels is not None)
+        | _search(case, result, attacker, folder, pictures["images"])
     )
+
+
+def _distance(case: _Case) -> float | None:
+    """Return how far the attacked update is from the raw one, relative to its norm; None if nobody knows."""
+    raw, sent = case.sighting.raw, case.sighting.update
+    if case.undefended or raw is None:
+        return 0.0 if case.undefended else None
+
+    def square(update: Update) -> float:
+        return sum(float(tensor.double().square().sum()) for tensor in update.values())
+
+    away = square({name: tensor.to(raw[name].device) - raw[name] for name, tensor in sent.items()})
+    return (away / whole) ** 0.5 if (whole := square(raw)) else None
+
+
+def _search(case: _Case, result: Any, attacker: Attacker, folder: Path, images: str | None) -> dict[str, Any]:
+    """Return what was kept of a search, scored afterwards, and after how many steps it had what it sought."""
+    found = {"iterations": result.iterations} if hasattr(result, "iterations") else {}
+    if images is None or not (trace := getattr(result, "trace", ())):
+        return found
+    truth = case.sighting.truth
+    scores = [{}] * len(trace) if truth is None else attacker.score_trace(trace, truth)
+    rows = [
+        {
+            "iteration": snapshot.iteration,
+            "objective": snapshot.objective,
+            "distance": snapshot.distance,
+            "layers": dict(snapshot.layers),
+            **dict.fromkeys(("mse", "psnr", "ssim", "lpips")),
+            **scored,
+        }
+        for snapshot, scored in zip(trace, scores, strict=True)
+    ]
+    close = (row["iteration"] for row in rows if row["mse"] is not None and row["mse"] < attacker.mse_below)
+    picture = f"{images.removesuffix('.png')}-trace.png"
+    shown = [s.images if truth is None else attacker.aligned(s, truth) for s in trace]
+    save_images(torch.stack([one[0] for one in shown]), folder / picture)
+    return found | {"iterations_mse": next(close, None), "trace": rows, "trace_images": picture}
 
 
 def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:

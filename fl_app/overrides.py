@@ -216,6 +216,8 @@ def _check(config: Mapping[str, Any]) -> None:
         "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
         "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
         "client.inspect": (lambda v: v in ("off", "warn", "refuse"), "one of off, warn, refuse"),
+        "client.norms": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.mse_below": (_positive, "a positive number"),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),
@@ -246,6 +248,8 @@ def _check_together(config: Mapping[str, Any]) -> None:
                 f"{group}: {group}={chosen} needs clients that send vectors at public coordinates "
                 f"and keep nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
             )
+    if _at(config, "attack").get("viewpoint", "server") != "server":
+        _check_participant(config)
     if _at(config, "choices.dp") == "client" and _at(config, "training.steps") is None:
         raise ConfigError(
             "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
@@ -254,6 +258,35 @@ def _check_together(config: Mapping[str, Any]) -> None:
     if defense in ("fl_basic", "fl_top") and (decay := _at(config, "training.weight_decay")):
         raise ConfigError(
             f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, got {decay}"
+        )
+
+
+def _check_participant(config: Mapping[str, Any]) -> None:
+    """Check that a participant can tell the others' sum from the models that it gets."""
+    attack, clients, defense = (_at(config, key) for key in ("attack", "clients", "choices.defense"))
+    if attack["viewpoint"] != "participant":
+        raise ConfigError(f"attack.viewpoint: must be server or participant, got {attack['viewpoint']!r}")
+    if not (_whole(0)(attack["by"]) and attack["by"] < clients and clients > 1):
+        raise ConfigError(
+            f"attack.by: must be one of at least two clients, got {attack['by']!r} of {clients}"
+        )
+    rounds = attack["rounds"]
+    latest = 1 if rounds == "all" else max((r for r in rounds if r != "last"), default=0)
+    if "last" in rounds or latest >= config["rounds"]:
+        raise ConfigError(
+            "attack.rounds: a participant needs the model of the round after the attacked one, got "
+            f"{rounds} of {config['rounds']} rounds"
+        )
+    if defense in (*VECTOR_DEFENSES, "adgp"):
+        raise ConfigError(
+            "attack.viewpoint: a participant is followed through strategy=fed_sgd or fed_avg alone, got "
+            f"defense={defense}"
+        )
+    fraction, momentum = _at(config, "fraction"), _at(config, "strategy.momentum")
+    if fraction != 1 or momentum:
+        raise ConfigError(
+            "attack.viewpoint: a participant knows the mean only if all take part and the server has no "
+            f"momentum, got fraction={fraction} and strategy.momentum={momentum}"
         )
 
 

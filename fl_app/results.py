@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from fl_app.config_hash import hash_config
 from fl_app.strategies.record import RoundRecord
 from fl_app.training import Evaluation
+from fl_app.transforms import residual_bound
 
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
@@ -132,6 +133,7 @@ class Results:
             **{key: last.get(key) for key in ("accuracy", "balanced_accuracy", "auroc", "wer")},
             **_best(evaluated),
             **totals,
+            "residual_bound": _residual_bound(rounds),
             "epsilon": epsilon,
             "epsilon_server": rounds[-1]["epsilon_server"] if rounds else None,
             "epsilon_unit": None
@@ -147,6 +149,17 @@ def read_result(folder: Path) -> dict[str, Any]:
         return dict(json.loads((folder / "result.json").read_text()))
     except (OSError, ValueError, TypeError, RecursionError):  # none, not to its end, or nobody's
         return {}
+
+
+def _residual_bound(rounds: list[dict[str, Any]]) -> float | None:
+    """Return what the square of a residual may reach, by the largest gradient and share so far."""
+    known = [
+        row for row in rounds if row.get("gradient_norm") is not None and row["residual_norm"] is not None
+    ]
+    if not known:
+        return None
+    share = max(row["pruned_share"] for row in known)
+    return residual_bound(share, max(row["gradient_norm"] for row in known)) if share < 1 else None
 
 
 def _best(evaluated: list[dict[str, Any]]) -> dict[str, Any]:

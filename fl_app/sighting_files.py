@@ -29,7 +29,7 @@ from fl_app.types import Truth, Update
 FOLDER = "observations"
 _PUBLIC = "public.json"
 _VERSION = 1
-_FACTS = ("broadcaster", "asked", "masked", "summed", "audited")
+_FACTS = ("broadcaster", "asked", "masked", "summed", "audited", "participant")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 
 Header = TypeVar("Header", Order, Answer)
@@ -151,6 +151,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]]) -> Sig
             masked=bool(told.get("masked", False)),
             summed=_of_kind("summed", told.get("summed", 0), int),
             audited=_of_kind("audited", told.get("audited"), int, NoneType),
+            participant=_of_kind("participant", told.get("participant"), int, NoneType),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: is not what a run wrote: {error}") from error

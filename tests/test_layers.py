@@ -14,7 +14,7 @@ LAYERS = [
     {"leakage", "vector_facts", "lasting_run"},
     {"checkpoint"},
     {"config", "config_hash", "results", "report"},
-    {"active_server"},
+    {"active_server", "participant"},
     {"trust"},
     {"conf_contents"},
     {"overrides", "client", "vector_client", "attacker", "audit", "sighting_files", "strategies", "tap"},

@@ -33,6 +33,7 @@ def dlg(
     seed: int = 0,
     time_budget: float | None = None,
     fedavg: str = "single",
+    trace: int = 0,
 ) -> DeepLeakage:
     """Recover a batch of images and their labels by the squared distance of gradients over all layers.
 
@@ -42,7 +43,8 @@ def dlg(
     ends when the distance, relative to the observed gradient's square, is below ``tolerance``,
     and starts anew from another draw when it breaks or no longer gets closer; of ``restarts``
     the closest is kept. ``adaptive``: the attacker knows the
-    defense (`attacks.optimisation.adaptation`). ``time_budget`` in seconds.
+    defense (`attacks.optimisation.adaptation`). ``time_budget`` in seconds. Of the way there, ``trace``
+    snapshots are kept, at most.
     """
     return DeepLeakage(
         who="dlg",
@@ -53,6 +55,7 @@ def dlg(
         seed=seed,
         time_budget=time_budget,
         fedavg=fedavg,
+        trace=trace,
         tolerance=tolerance,
     )
 
@@ -65,6 +68,7 @@ def idlg(
     seed: int = 0,
     time_budget: float | None = None,
     fedavg: str = "single",
+    trace: int = 0,
 ) -> DeepLeakage:
     """Read the label off the output layer's gradient, then search for the image alone as `dlg` does."""
     return DeepLeakage(
@@ -76,6 +80,7 @@ def idlg(
         seed=seed,
         time_budget=time_budget,
         fedavg=fedavg,
+        trace=trace,
         tolerance=tolerance,
     )
 

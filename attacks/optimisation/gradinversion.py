@@ -41,6 +41,7 @@ def gradinversion(
     seed: int = 0,
     time_budget: float | None = None,
     fedavg: str = "single",
+    trace: int = 0,
 ) -> GradInversion:
     """Recover a batch of images by the squared distance of gradients and four priors, with their weights.
 
@@ -49,7 +50,7 @@ def gradinversion(
     restart to the registered mean of all ``restarts``, which steers them but does not decide
     which is best. The distance is relative to the observed gradient's square, so that weights
     mean the same for all models. Adam on signs with step size ``lr``, falling to zero along a
-    half cosine, projected onto valid pixels. ``adaptive``, ``labels`` and ``time_budget`` as
+    half cosine, projected onto valid pixels. ``adaptive``, ``labels``, ``time_budget`` and ``trace`` as
     for `inverting_gradients`.
 
     Signs, the half cosine and ``tv`` are not the paper's (plain Adam, steps, 1e-4): on a trained
@@ -70,6 +71,7 @@ def gradinversion(
         seed=seed,
         time_budget=time_budget,
         fedavg=fedavg,
+        trace=trace,
         tv=tv,
         l2=l2,
         bn=bn,

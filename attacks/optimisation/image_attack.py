@@ -10,12 +10,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attacks.base import Reconstruction, StepListener
+from attacks.base import Reconstruction, Snapshot, StepListener
 from attacks.optimisation.adaptation import informed, informed_recipe
 from attacks.optimisation.known_labels import SOURCES, known_labels
 from attacks.optimisation.matching import Recipe, Solution, match_gradients
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem, as_problem
+from attacks.optimisation.trail import Stop
 from attacks.rewrites import undo_rewrites
 from fl_app.types import Observation
 
@@ -38,6 +39,8 @@ class ImageAttack(ABC):
     time_budget: float | None
     fedavg: str = "single"
     """How an update of several local steps is matched: as a single one, or unrolled."""
+    trace: int = 0
+    """How many snapshots of the search to keep, at most, and the last one."""
 
     sources: ClassVar[tuple[str, ...]] = SOURCES
     """What ``labels`` may be."""
@@ -46,6 +49,8 @@ class ImageAttack(ABC):
         for name, number in (("steps", self.steps), ("restarts", self.restarts)):
             if number < 1:
                 raise ValueError(f"{self.who}: {name} must be at least 1, got {number}")
+        if isinstance(self.trace, bool) or not isinstance(self.trace, int) or self.trace < 0:
+            raise ValueError(f"{self.who}: trace must be an integer, 0 or more, got {self.trace!r}")
         if self.labels not in self.sources:
             raise ValueError(f"{self.who}: labels must be one of {self.sources}, got {self.labels!r}")
         if self.fedavg not in FEDAVG:
@@ -101,6 +106,7 @@ class ImageAttack(ABC):
             seed=self.seed,
             time_budget=self.time_budget,
             on_step=on_step,
+            trail=self.trace,
         )
         results = []
         for obs, problem, (labels, notes), solution in zip(
@@ -135,7 +141,13 @@ class ImageAttack(ABC):
             labels=labels,
             objective=objective if math.isfinite(objective) else None,
             notes=tuple(notes),
+            trace=tuple(self._snapshot(problem, stop, labels) for stop in solution.trail),
+            iterations=solution.solved_after,
         )
+
+    def _snapshot(self, problem: Problem, stop: Stop, labels: Tensor) -> Snapshot:
+        pixels, _ = self.read(problem, stop.variables, labels)
+        return Snapshot(stop.step, stop.objective, stop.distance, stop.layers, pixels.clamp(0, 1))
 
 
 def _check_outputs(obs: Observation, who: str) -> None:

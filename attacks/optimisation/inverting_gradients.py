@@ -32,6 +32,7 @@ def inverting_gradients(
     seed: int = 0,
     time_budget: float | None = None,
     fedavg: str = "single",
+    trace: int = 0,
 ) -> InvertingGradients:
     """Recover a batch of images by ``1 - cosine`` over all layers plus ``tv`` times their variation.
 
@@ -46,6 +47,7 @@ def inverting_gradients(
     layer, "auto" infers them only if they are not granted. ``time_budget`` in seconds.
     ``fedavg``: an update of several local steps is matched as a "single" one (divided by
     their number and the learning rate) or "unrolled", which costs as many backward passes.
+    ``trace``: how many snapshots of the search are kept, at most, beside the last one.
     """
     if not (math.isfinite(tv) and tv >= 0):
         raise ValueError(f"{WHO}: tv must be finite and not negative, got {tv}")
@@ -60,6 +62,7 @@ def inverting_gradients(
         seed=seed,
         time_budget=time_budget,
         fedavg=fedavg,
+        trace=trace,
         tv=tv,
         lr=lr,
     )

@@ -36,8 +36,13 @@ class Outcome:
     """How often a problem left the finite numbers and was started anew."""
     stuck: Tensor
     """How often each problem's objective no longer fell, so that it was started anew (P,)."""
-    solved: Tensor
-    """Which problems ended below the objective that was asked for (P,)."""
+    solved_after: Tensor
+    """After how many steps each problem fell below the objective that was asked for (P,); -1: it did not."""
+
+    @property
+    def solved(self) -> Tensor:
+        """Which problems did (P,)."""
+        return self.solved_after >= 0
 
 
 def minimise(
@@ -56,6 +61,7 @@ def minimise(
     time_budget: float | None = None,
     until: Callable[[Variables], bool] | None = None,
     on_step: StepListener | None = None,
+    on_iterate: Callable[[int, Variables], None] | None = None,
 ) -> Outcome:
     """Minimise independent problems side by side.
 
@@ -66,10 +72,12 @@ def minimise(
     problems alone, then saves evaluating it. With a ``time_budget`` in seconds
     the schedule follows whichever is further on, the steps or the clock, so that a run
     that is cut short still ends on its small learning rates. The search is over as soon as
-    ``until``, which sees the variables after each step, says so.
+    ``until``, which sees the variables after each step, says so. ``on_iterate`` gets the
+    number of steps done and where they led, the start included.
     """
     best, fall = _Best(start), _Fall(start, patience)
     solved, stuck = torch.zeros_like(fall.since, dtype=torch.bool), torch.zeros_like(fall.since)
+    solved_after = torch.full_like(fall.since, -1)
     finite: list[Tensor] = []
 
     def evaluate(variables: Variables) -> tuple[Tensor, Variables]:
@@ -84,6 +92,8 @@ def minimise(
 
     variables, redrawn, done, progress = project(start), 0, 0, 0.0
     began = time.monotonic()
+    if on_iterate is not None:
+        on_iterate(0, variables)
     while done < steps and not solved.all():
         progress = done / steps
         if time_budget is not None:
@@ -96,6 +106,7 @@ def minimise(
         done += 1
         if stop_below is not None:
             solved = best.objective < stop_below
+            solved_after = _first(solved, solved_after, done)
             variables = _choose(solved, best.variables, variables)
         # the first evaluation alone: later ones are trials of a line search, which copes with theirs
         lost = ~(finite[0] & _finite(variables)) & ~solved
@@ -107,13 +118,16 @@ def minimise(
             fall.forget(anew)
         if on_step is not None:
             on_step(done, steps, float(best.objective.min()))
+        if on_iterate is not None:
+            on_iterate(done, variables)
         if until is not None and until(variables):
             break
     if not solved.all():
         # no gradient of the objective is asked for here, but the objective itself contains one
         best.offer(variables, objective(variables).detach())
-        solved = solved if stop_below is None else best.objective < stop_below
-    return Outcome(best.variables, best.objective, done, redrawn, stuck, solved)
+        if stop_below is not None:
+            solved_after = _first(best.objective < stop_below, solved_after, done)
+    return Outcome(best.variables, best.objective, done, redrawn, stuck, solved_after)
 
 
 def step_decay(
@@ -160,6 +174,11 @@ class _Fall:
 def _infinite(start: Variables) -> Tensor:
     first = next(iter(start.values()))
     return torch.full(first.shape[:1], torch.inf, dtype=first.dtype, device=first.device)
+
+
+def _first(solved: Tensor, solved_after: Tensor, done: int) -> Tensor:
+    """Return when each problem was first solved, if some of them are so by now."""
+    return torch.where(solved & (solved_after < 0), done, solved_after)
 
 
 def _choose(which: Tensor, yes: Variables, no: Variables) -> Variables:

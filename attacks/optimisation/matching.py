@@ -19,6 +19,7 @@ from attacks.optimisation.loop import Guide, Objective, Outcome, Schedule, minim
 from attacks.optimisation.objectives import Distance, Matching
 from attacks.optimisation.optimisers import Optimiser, Variables
 from attacks.optimisation.problem import Problem
+from attacks.optimisation.trail import Seen, Stop, Trail, differences, stops_of
 
 MEMORY_BUDGET = 2 * 2**30
 """Bytes that the stacked graph may take; more guesses are run in several stacks."""
@@ -77,6 +78,10 @@ class Solution:
     objective: Tensor
     """(R,); infinite where a restart never had a finite one."""
     notes: tuple[str, ...]
+    trail: tuple[Stop, ...] = ()
+    """Where the best restart stood on its way."""
+    solved_after: int | None = None
+    """How many steps the best restart took to reach the objective that was asked for; None: it did not."""
 
     @property
     def best(self) -> int:
@@ -93,11 +98,12 @@ def match_gradients(
     seed: int,
     time_budget: float | None = None,
     on_step: StepListener | None = None,
+    trail: int = 0,
 ) -> list[Solution]:
     """Solve problems that share a model and a shape; ``labels`` holds each problem's own (B,).
 
     Restart ``r`` draws from ``seed + r``, whatever is stacked with it, so that a
-    restart is the same alone and in company.
+    restart is the same alone and in company. About ``trail`` iterates of the best one are kept.
     """
     _require_one_model(problems)
     keep_freed_memory()
@@ -112,6 +118,7 @@ def match_gradients(
         at_once -= at_once % restarts
     stacks = [guesses[i : i + at_once] for i in range(0, len(guesses), at_once)]
     outcomes: list[Outcome] = []
+    stops: list[tuple[Stop, ...]] = []
     began = time.monotonic()
     device = problems[0].device
     # a model that draws numbers takes them from torch's own generator
@@ -123,21 +130,28 @@ def match_gradients(
             if time_budget is not None:
                 budget = max(0.0, time_budget - (time.monotonic() - began)) / (len(stacks) - number)
             listener = _counting_on(on_step, number * recipe.steps, len(stacks) * recipe.steps)
-            outcome, note = _solve(problems, labels, recipe, stack, seed, budget, listener)
+            outcome, note, seen = _solve(problems, labels, recipe, stack, seed, budget, listener, trail)
             outcomes.append(outcome)
+            stops += [stops_of(g, _step(outcome.solved_after[g]), seen) for g in range(len(stack))]
             notes += [note] if note else []
     notes += _remarks(outcomes, recipe.steps)
     stuck = torch.cat([o.stuck for o in outcomes])
     variables = {name: torch.cat([o.variables[name] for o in outcomes]) for name in outcomes[0].variables}
     objective = torch.cat([o.objective for o in outcomes])
-    return [
-        Solution(
-            {name: value[own] for name, value in variables.items()},
-            objective[own],
-            (*notes, *_ended(objective[own], stuck[own], recipe)),
+    solved_after = torch.cat([o.solved_after for o in outcomes])
+    solutions = []
+    for own in (slice(p * restarts, (p + 1) * restarts) for p in range(len(problems))):
+        best = own.start + int(objective[own].argmin())
+        solutions.append(
+            Solution(
+                {name: value[own] for name, value in variables.items()},
+                objective[own],
+                (*notes, *_ended(objective[own], stuck[own], recipe)),
+                stops[best],
+                _step(solved_after[best]),
+            )
         )
-        for own in (slice(p * restarts, (p + 1) * restarts) for p in range(len(problems)))
-    ]
+    return solutions
 
 
 def graph_size(problem: Problem) -> int:
@@ -212,7 +226,8 @@ def _solve(
     seed: int,
     time_budget: float | None,
     on_step: StepListener | None,
-) -> tuple[Outcome, str | None]:
+    trail: int,
+) -> tuple[Outcome, str | None, dict[int, Seen]]:
     owners = [p for p, _ in stack]
     # they share a model; the first one's is that which a recipe has prepared
     first, device = problems[0], problems[0].device
@@ -259,8 +274,9 @@ def _solve(
     def narrow(rows: Tensor) -> Objective:
         return objective_of([owners[row] for row in rows.tolist()], known[rows], distance_of(rows))
 
+    objective, noted = objective_of(owners, known, distance_of(slice(None))), Trail(trail)
     outcome = minimise(
-        objective_of(owners, known, distance_of(slice(None))),
+        objective,
         start,
         optimiser=recipe.optimiser(),
         schedule=recipe.schedule,
@@ -273,8 +289,20 @@ def _solve(
         patience=recipe.patience,
         time_budget=time_budget,
         on_step=on_step,
+        on_iterate=noted.note,
     )
-    return outcome, note
+
+    def judge(variables: Variables) -> Seen:
+        guessed = gradient(*recipe.decode(variables, known), draws_of(variables), _trained(problems, owners))
+        sizes = dict(zip(first.names, first.sizes, strict=True))
+        found = differences(guessed.detach(), evidence, sizes, masked=recipe.masked)
+        return Seen(variables, objective(variables).detach(), *found)
+
+    return outcome, note, {step: judge(variables) for step, variables in noted.seen.items()}
+
+
+def _step(solved_after: Tensor) -> int | None:
+    return int(solved_after) if solved_after >= 0 else None
 
 
 def _trained(problems: Sequence[Problem], owners: Owners) -> Tensor | None:

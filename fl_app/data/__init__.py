@@ -10,6 +10,7 @@ from fl_app.data.dataset import (
     normalise,
     pixels,
 )
+from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
@@ -21,6 +22,7 @@ from fl_app.data.partition import Partitioner, dirichlet, fixed, iid, label_hist
 from fl_app.data.photographs import photos
 from fl_app.data.places import DataUnavailable
 from fl_app.data.prose import text
+from fl_app.data.random_pixels import random
 from fl_app.data.shares import split_validation
 from fl_app.data.word_pieces import Vocabulary
 
@@ -37,6 +39,7 @@ __all__ = [
     "cifar10",
     "cifar100",
     "dirichlet",
+    "faces",
     "facts_of",
     "fashion_mnist",
     "fixed",
@@ -49,6 +52,7 @@ __all__ = [
     "own_samples",
     "photos",
     "pixels",
+    "random",
     "shards",
     "speech",
     "split_validation",

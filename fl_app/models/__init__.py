@@ -1,9 +1,13 @@
-"""Models by name: ``f(num_classes=…, in_shape=…, …)`` gives a module that ends in ``output``."""
+"""Models by name: ``f(num_classes=…, in_shape=…, …)`` gives a module that ends in ``output``.
+
+Those that torchvision builds keep its names instead.
+"""
 
 from fl_app.models.bert import bert_mlm
 from fl_app.models.cnn6 import cnn6
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
+from fl_app.models.imagenet import efficientnet_b0, resnet50_imagenet
 from fl_app.models.las import las
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
@@ -21,6 +25,7 @@ __all__ = [
     "check_size",
     "cnn6",
     "convnet",
+    "efficientnet_b0",
     "fcn3",
     "las",
     "lenet_zhu",
@@ -31,6 +36,7 @@ __all__ = [
     "resnet20",
     "resnet34",
     "resnet50",
+    "resnet50_imagenet",
     "resnet56",
     "vgg11",
     "vgg13",

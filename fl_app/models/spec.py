@@ -23,6 +23,7 @@ from fl_app.models.bottleneck import add_bottleneck
 from fl_app.models.cnn6 import cnn6
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
+from fl_app.models.imagenet import efficientnet_b0, resnet50_imagenet
 from fl_app.models.las import las
 from fl_app.models.lenet import lenet_zhu
 from fl_app.models.mcmahan import mcmahan_cnn
@@ -37,6 +38,7 @@ _MODELS: tuple[Model, ...] = (
     bert_mlm,
     cnn6,
     convnet,
+    efficientnet_b0,
     fcn3,
     las,
     lenet_zhu,
@@ -46,6 +48,7 @@ _MODELS: tuple[Model, ...] = (
     resnet20,
     resnet34,
     resnet50,
+    resnet50_imagenet,
     resnet56,
     vgg11,
     vgg13,

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 Scores = tuple[float | None, ...]
 """One value per image; None where that image has no score."""
@@ -89,6 +90,17 @@ class SecureSum:
     min_clients: int | None
 
 
+class TracePoint(NamedTuple):
+    """One snapshot of a search."""
+
+    iteration: int
+    distance: float | None
+    """Mean squared difference of the gradients."""
+    layers: Mapping[str, float]
+    """Likewise, by parameter."""
+    mse: float | None
+
+
 @dataclass(frozen=True)
 class Read:
     """What a search for a sentence had found at one time."""
@@ -151,6 +163,8 @@ class Attack:
     transcript: tuple[str, str | None] | None
     """What an attack read of an utterance or a sentence, and what it was."""
     sentence: Sentence | None
+    trace: tuple[TracePoint, ...]
+    trace_images: Path | None
     others: Mapping[str, float]
     """Further numbers of the entry, such as a word error rate, by name."""
 
@@ -466,6 +480,8 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         truth=_inside(folder, raw.get("truth")),
         transcript=_transcript(as_mapping(raw.get("transcript"))),
         sentence=_sentence(as_mapping(raw.get("tokens_by_iteration"))),
+        trace=_trace(raw.get("trace")),
+        trace_images=_inside(folder, raw.get("trace_images")),
         others=others,
     )
 
@@ -497,6 +513,18 @@ def _sentence(raw: Mapping[str, object]) -> Sentence | None:
 def _tokens(raw: object) -> tuple[str, ...]:
     # none is left out: each has its place
     return tuple(as_text(token) or "" for token in raw) if isinstance(raw, list) else ()
+
+
+def _trace(raw: object) -> tuple[TracePoint, ...]:
+    points = []
+    for entry in map(as_mapping, raw if isinstance(raw, list) else []):
+        layers = {name: as_number(value) for name, value in as_mapping(entry.get("layers")).items()}
+        iteration = _whole(entry.get("iteration"))
+        if iteration is not None:
+            known = {name: value for name, value in layers.items() if value is not None}
+            distance, mse = as_number(entry.get("distance")), as_number(entry.get("mse"))
+            points.append(TracePoint(iteration, distance, known, mse))
+    return tuple(points)
 
 
 def _numbers(raw: object) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from fl_app.report.runs import load_run
 from fl_app.report.sentence_section import sentence_section
 from fl_app.report.server_section import server_section
 from fl_app.report.tiles import png_uri, tile_uri
+from fl_app.report.trace_section import trace_section
 from fl_app.report.transcript_section import transcript_section
 
 _NOTES_SHOWN = 12
@@ -51,6 +52,7 @@ def write_report(run_dir: Path | str) -> Path:
         label_section(run),
         transcript_section(run),
         sentence_section(run),
+        trace_section(run),
         _chart_section(run),
         _failure_section(run),
         _notes_section(run),

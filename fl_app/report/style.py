@@ -69,6 +69,8 @@ figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
   background: var(--line);
 }
 .pair figure { width: 9.5rem; min-width: 0; }
+.strip { display: flex; flex-wrap: wrap; gap: .4rem; }
+.strip figure { width: 4rem; }
 .gallery {
   display: grid; gap: 1rem .8rem; justify-content: start;
   grid-template-columns: repeat(var(--columns), minmax(5.5rem, 12rem));

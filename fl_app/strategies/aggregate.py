@@ -33,6 +33,16 @@ class RunningSum:
         return {name: tensor.div_(divisor) for name, tensor in self.value.items()}
 
 
+def undo(before: Update, after: Update, lr: float) -> tuple[Update, Update]:
+    """Return ``(before - after) / lr`` and how far it may be off, as ``after`` was rounded."""
+    moved = {name: (weight.double() - after[name].double()) / lr for name, weight in before.items()}
+    # twice: the step was rounded when it was scaled, and once more when it was added
+    eps = {name: 2 * torch.finfo(weight.dtype).eps for name, weight in before.items()}
+    return moved, {
+        name: eps[name] * (after[name].double().abs() / abs(lr) + move.abs()) for name, move in moved.items()
+    }
+
+
 def first_bad_tensor(update: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, if any does."""
     tensors = [tensor for tensor in update.values() if tensor.numel()]

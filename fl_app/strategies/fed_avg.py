@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fl_app.strategies.aggregate import undo
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.types import Update
 
@@ -27,3 +28,7 @@ class FedAvg(FedSGD):
         """Return the weights after the mean change."""
         delta = self.accelerate(mean)
         return {name: weight + self.server_lr * delta[name] for name, weight in self.weights.items()}
+
+    def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
+        """Return the mean change between two models, and how far rounding may be off."""
+        return undo(before, after, -self.server_lr)

@@ -32,7 +32,7 @@ from fl_app.messages import (
 from fl_app.models import ModelSpec
 from fl_app.privacy import Ledger, Release
 from fl_app.stored_tree import Tree
-from fl_app.strategies.aggregate import RunningSum, first_bad_tensor
+from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.record import Begun, Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
@@ -243,6 +243,15 @@ class FedSGD(Strategy):
         direction = self.accelerate(mean)
         return {name: weight - lr * direction[name] for name, weight in self.weights.items()}
 
+    def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
+        """Return the mean update behind a `step` from one model to the next, for who got both.
+
+        And for each entry how far rounding may be off. The velocity of a momentum is not known to others.
+        """
+        direction, rounding = undo(before, after, self.lr(server_round))
+        decay = self.weight_decay
+        return {name: g - decay * before[name].double() for name, g in direction.items()}, rounding
+
     def accelerate(self, direction: Update) -> Update:
         """Return the direction with the server's momentum."""
         if not self.momentum:
@@ -306,6 +315,10 @@ class FedSGD(Strategy):
         record.train_loss = _mean([good[c].metrics.get("loss") for c in clients], weights)
         record.residual_norm = _mean(
             [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
+        )
+        record.gradient_norm, record.pruned_share = (
+            _largest([good[c].metrics.get(name) for c in clients])
+            for name in ("gradient_norm", "pruned_share")
         )
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
@@ -493,6 +506,11 @@ def _like(tensors: Update, buffers: Update) -> Update:
         return (tensor if dtype.is_floating_point else tensor.round()).to(dtype)
 
     return {name: cast(tensor, buffers[name].dtype) for name, tensor in tensors.items()}
+
+
+def _largest(values: list[float | None]) -> float | None:
+    """Return the largest number that may be a norm or a share: whatever else a client says is not counted."""
+    return max((value for value in values if value is not None and 0 <= value < math.inf), default=None)
 
 
 def _mean(values: list[float | None], weights: list[float]) -> float | None:

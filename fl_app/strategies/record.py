@@ -45,6 +45,10 @@ class RoundRecord:
     train_loss: float | None = None
     residual_norm: float | None = None
     """The mean of the clients' residual norms."""
+    gradient_norm: float | None = None
+    """The largest norm of a client's gradient, where clients report it (``client.norms``)."""
+    pruned_share: float | None = None
+    """The largest share that a client held back, of the square of its gradient with its residual."""
     epsilon: float | None = None
     """What all rounds so far cost the client that lost most; None without differential privacy."""
     epsilon_server: float | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from fl_app.selection import floor_count
+
 Schedule = Callable[[int], float]
 
 
@@ -14,13 +16,24 @@ def constant(lr: float) -> Schedule:
     return lambda round: lr
 
 
-def piecewise(lr: float, changes: Mapping[int, float]) -> Schedule:
-    """Start with ``lr``; from each round in ``changes`` on use the rate given there."""
+def piecewise(lr: float, changes: Mapping[float, float] | None = None, of: int | None = None) -> Schedule:
+    """Start with ``lr``; from each round in ``changes`` on use the rate given there.
+
+    With ``of``, the number of rounds, changes come after shares of them instead: after 0.5 of 100 is from
+    round 51 on, whatever an epoch has in rounds.
+    """
+    changes = changes or {}
     for value in (lr, *changes.values()):
         _check("piecewise", value)
-    if any(int(start) < 1 for start in changes):
-        raise ValueError(f"piecewise: rounds start at 1, got {sorted(changes)}")
-    ordered = sorted((int(start), value) for start, value in changes.items())
+    if of is None and any(int(start) != start or start < 1 for start in changes):
+        raise ValueError(f"piecewise: changes are at rounds, 1 or more, got {sorted(changes)}")
+    if of is not None and any(not 0 <= share < 1 for share in changes):
+        raise ValueError(
+            f"piecewise: changes are after shares in [0, 1) of {of} rounds, got {sorted(changes)}"
+        )
+    ordered = sorted(
+        (int(start) if of is None else floor_count(start, of) + 1, value) for start, value in changes.items()
+    )
 
     def rate(round: int) -> float:
         return next((value for start, value in reversed(ordered) if start <= round), lr)

@@ -2,10 +2,11 @@
 
 from fl_app.transforms.aligned import prune_aligned
 from fl_app.transforms.dual import prune_dual
-from fl_app.transforms.feedback import corrected, error_feedback, residual_norm
+from fl_app.transforms.feedback import corrected, error_feedback, norm, residual_norm
 from fl_app.transforms.gaussian_mechanism import clip_and_noise
 from fl_app.transforms.noise import add_gaussian, add_laplace
 from fl_app.transforms.outpost import perturb_outpost
+from fl_app.transforms.residual_bound import residual_bound
 from fl_app.transforms.rounding import round_bf16, round_fp16, round_int8
 from fl_app.transforms.sequence import chain
 from fl_app.transforms.signs import take_sign
@@ -26,9 +27,11 @@ __all__ = [
     "error_feedback",
     "identity",
     "keep_topk",
+    "norm",
     "perturb_outpost",
     "prune_aligned",
     "prune_dual",
+    "residual_bound",
     "residual_norm",
     "round_bf16",
     "round_fp16",

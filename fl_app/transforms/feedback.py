@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -57,7 +58,12 @@ def corrected(update: Update, state: State, ctx: RoundContext) -> Update:
 def residual_norm(state: State) -> float | None:
     """Return the Euclidean norm of everything that ``state`` holds back, or None where nothing is."""
     residuals = [tensor for e in _residuals(state) for tensor in e.values()]
-    return float(torch.stack(torch._foreach_norm(residuals)).double().norm()) if residuals else None
+    return norm(residuals) if residuals else None
+
+
+def norm(tensors: Sequence[Tensor]) -> float:
+    """Return the Euclidean norm of all tensors as one vector."""
+    return float(torch.stack(torch._foreach_norm(list(tensors))).double().norm())
 
 
 def _residuals(state: State) -> list[Update]:

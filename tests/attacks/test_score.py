@@ -4,8 +4,8 @@ import json
 import pytest
 import torch
 
-from attacks.base import LabelSet, Reconstruction, Transcript
-from attacks.score import aligned, score
+from attacks.base import LabelSet, Reconstruction, Snapshot, Transcript
+from attacks.score import aligned, score, score_trace
 from fl_app.types import Truth
 
 
@@ -128,3 +128,17 @@ def test_no_other_module_of_the_attacks_can_see_the_truth(repository):
         if isinstance(node, ast.ImportFrom) and any(alias.name in ("Truth", "*") for alias in node.names)
     ]
     assert knowing == ["score.py"]
+
+
+def test_snapshots_are_scored_as_images_are_in_the_mean_over_the_batch():
+    inputs = 0.1 * torch.rand(2, 1, 8, 8)
+    truth = Truth(inputs, torch.tensor([0, 1]))
+    off = inputs.flip(0).clone()
+    off[0, 0, 0, 0] += 0.8
+    trace = [Snapshot(0, 1.0, 1.0, {}, off), Snapshot(5, 0.1, 0.1, {}, inputs)]
+    first, last = score_trace(trace, truth)
+    whole = score(Reconstruction(off), truth)
+    assert first["mse"] == pytest.approx(0.64 / 64 / 2)
+    assert first["ssim"] == pytest.approx(sum(whole["ssim"]) / 2)
+    assert last["mse"] == 0
+    assert first["mse"] > last["mse"]

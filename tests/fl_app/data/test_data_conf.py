@@ -22,6 +22,8 @@ DATA = {
     "support2",
     "speech",
     "text",
+    "random",
+    "faces",
 }
 PARTITIONS = {"iid", "dirichlet", "shards", "fixed", "natural"}
 FILES = [CONF / "data" / f"{name}.yaml" for name in sorted(DATA)] + [
@@ -38,7 +40,8 @@ def test_its_keys_are_the_arguments_and_its_values_their_defaults(path):
     assert set(settings) == set(parameters)
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty:
-            assert settings[name] == parameter.default
+            default = parameter.default
+            assert settings[name] == (list(default) if isinstance(default, tuple) else default)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

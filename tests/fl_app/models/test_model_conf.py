@@ -25,7 +25,7 @@ TASKS = {"las": (torch.rand(2, 20, 8), TOKENS), "bert_mlm": (TOKENS,)}
 def test_the_named_choices_are_there():
     expected = {"lenet", "lenet_sigmoid", "convnet", "mlp", "resnet18", "mcmahan_cnn"}
     expected |= {"cnn6", "cnn6_d", "fcn3", "resnet20", "resnet34", "resnet50", "resnet56"}
-    expected |= {"bert_mlm", "las", "vgg11", "vgg13", "vgg13_bn"}
+    expected |= {"bert_mlm", "las", "vgg11", "vgg13", "vgg13_bn", "efficientnet_b0", "resnet50_imagenet"}
     assert expected <= {path.stem for path in FILES}
 
 
