@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "__main__", "ats_command", "attack_command"},
+    {"studies"},
     {"sweep"},
     {"job"},
     {"client_app", "server_app", "engine"},
@@ -39,6 +40,8 @@ LAYERS = [
         "progress",
         "fingerprint",
         "cell_lock",
+        "worker_processes",
+        "console_logs",
         "word_errors",
         "wordpiece",
     },
