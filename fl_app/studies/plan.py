@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from hydra.core.override_parser.types import Override
@@ -22,10 +23,12 @@ class Planned:
     part: str
     at: Mapping[str, str]
     """Its place on every axis of its part."""
-    labelled: frozenset[str]
-    """The axes on which places have names of their own."""
     overrides: list[str]
-    config: Mapping[str, Any]
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The run's config, composed when it is asked for: Hydra takes a good part of a second for each."""
+        return cast(dict[str, Any], OmegaConf.to_container(compose(join_overrides(self.overrides))))
 
     @property
     def name(self) -> str:
@@ -36,7 +39,7 @@ class Planned:
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return int(self.config["seed"])
+        return int(value_of(self, "seed") or 0)
 
 
 def plan_cells(study: Study, more: Sequence[str] = ()) -> list[Planned]:
@@ -56,6 +59,16 @@ def plan_cells(study: Study, more: Sequence[str] = ()) -> list[Planned]:
         ]
         cells += _cells(study.name, part, parse_overrides(mine))
     return cells
+
+
+def check_settings(cells: Sequence[Planned]) -> None:
+    """Refuse settings that the first cell of a part cannot have; later cells fail by themselves."""
+    firsts = {cell.part: cell for cell in reversed(cells)}
+    for cell in firsts.values():
+        try:
+            compose(join_overrides(cell.overrides))
+        except ConfigError as error:
+            raise type(error)(f"{cell.name}: {error}") from error
 
 
 def check_selectors(study: Study, cells: Sequence[Planned]) -> None:
@@ -84,7 +97,7 @@ def fits(cell: Planned, selector: Selector) -> bool:
     if selector.parts and cell.part not in selector.parts:
         return False
     return all(
-        value_of(cell, key) in {hydra_value(value) for value in values}
+        _plain(value_of(cell, key)) in {_plain(hydra_value(value)) for value in values}
         for key, values in selector.where.items()
     )
 
@@ -93,14 +106,14 @@ def value_of(cell: Planned, key: str) -> str | None:
     """Return a cell's part, place on an axis, choice in a group or setting, as text; None if it has none."""
     if key == "part":
         return cell.part
-    if key in cell.labelled:
+    if key in cell.at:
         return cell.at[key]
     value: Any = cell.config["choices"].get(key)
     if value is None:
         value = cell.config
         for name in key.split("."):
             if not isinstance(value, Mapping) or name not in value:
-                return cell.at.get(key)
+                return None
             value = value[name]
     return None if isinstance(value, Mapping) else hydra_value(value)
 
@@ -126,9 +139,17 @@ def explain_nothing(cells: Sequence[Planned], selector: Selector) -> str:
         there = list(dict.fromkeys(value for cell in left if (value := value_of(cell, key)) is not None))
         if not there:
             return f"{key}: {_known(cells)}"
-        if not {hydra_value(value) for value in values} & set(there):
+        if not {_plain(hydra_value(value)) for value in values} & set(map(_plain, there)):
             return f"{key}: no cell has {', '.join(map(str, values))}; there are {', '.join(there)}"
     return "no cell is all of that at once"
+
+
+def _plain(text: str | None) -> str | None:
+    """Write numbers in one way: 1e-3 is 0.001."""
+    try:
+        return None if text is None else repr(float(text))
+    except ValueError:
+        return text
 
 
 def _known(cells: Sequence[Planned]) -> str:
@@ -164,9 +185,8 @@ def _cells(name: str, part: Part, more: Sequence[Override]) -> Iterable[Planned]
     for places in itertools.product(*(axis.items() for axis in axes.values())):
         wanted = [*part.settings, *(override for _, own in places for override in own), *users]
         overrides = [f"experiment={name}", *_last_of_each(wanted)]
-        config = cast(dict[str, Any], OmegaConf.to_container(compose(join_overrides(overrides))))
         at = {axis: label for axis, (label, _) in zip(axes, places, strict=True)}
-        yield Planned(part.name, at, part.labelled, overrides, config)
+        yield Planned(part.name, at, overrides)
 
 
 def _value_text(override: Override) -> str:

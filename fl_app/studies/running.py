@@ -13,9 +13,9 @@ from fl_app.job import is_done
 from fl_app.overrides import ConfigError, nearest
 from fl_app.studies.claims import judge
 from fl_app.studies.figures import gather
-from fl_app.studies.measured import read_cell
+from fl_app.studies.measured import Measured, read_cell
 from fl_app.studies.page import Findings
-from fl_app.studies.plan import Planned, check_selectors, plan_cells
+from fl_app.studies.plan import Planned, check_selectors, check_settings, plan_cells
 from fl_app.studies.study_file import DEFAULT_SCALE, Study, read_study
 from fl_app.studies.table import fill_table
 from fl_app.studies.writing import write_study
@@ -57,6 +57,7 @@ def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
     check_selectors(study, own)
     asked = _asked(study, order.parts)
     cells = plan_cells(asked, order.overrides) if order.parts or order.overrides else own
+    check_settings(cells)
     home = order.folder or Path("multirun") / study.name / study.scale
     runs = [Cell(cell.overrides, home, cell.name) for cell in cells]
     try:
@@ -84,11 +85,7 @@ def _write(
     reasons: Mapping[int, str],
     end: SweepEnd | None = None,
 ) -> StudyEnd:
-    measured = []
-    for number, cell in enumerate(cells):
-        folder = home / cell_name(cell.config)
-        done = is_done(folder, cell.config, sweep=True)
-        measured.append(read_cell(cell, folder, None if done else reasons.get(number, "not run yet")))
+    measured = [_measure(cell, home, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
     found = Findings(
         study,
         order.command,
@@ -98,6 +95,14 @@ def _write(
         judge(study.claims, measured),
     )
     return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
+
+
+def _measure(cell: Planned, home: Path, reason: str) -> Measured:
+    try:
+        folder = home / cell_name(cell.config)
+    except ConfigError:  # it failed, for that reason
+        return read_cell(cell, home, reason)
+    return read_cell(cell, folder, None if is_done(folder, cell.config, sweep=True) else reason)
 
 
 def _variant(order: StudyOrder) -> str:

@@ -41,8 +41,6 @@ class Part:
     settings: tuple[str, ...]
     """Overrides that all its cells share, the study's own among them."""
     axes: Axes
-    labelled: frozenset[str]
-    """Axes whose places have names of their own; the others' are values of the key."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +225,7 @@ class _Reader:
         axes = {
             str(key): self.axis(str(key), values, f"{place}.sweep.{key}") for key, values in sweep.items()
         }
-        labelled = frozenset(str(key) for key, values in sweep.items() if isinstance(values, Mapping))
-        return Part(name, tuple(settings), axes, labelled)
+        return Part(name, tuple(settings), axes)
 
     def axis(self, key: str, raw: Any, place: str) -> dict[str, list[str]]:
         if isinstance(raw, Mapping):
