@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from fl_app import attack_command, server_app
+from fl_app.console_logs import show_logs
 from fl_app.engine import ENGINES, fuse, read_app, run_app
 from fl_app.job import run_job
 from fl_app.overrides import (
@@ -35,7 +33,9 @@ from fl_app.overrides import (
     compose,
     join_overrides,
     key_of,
+    parse_overrides,
     split_overrides,
+    study_of,
     swept_by_experiment,
 )
 from fl_app.report import (
@@ -46,8 +46,12 @@ from fl_app.report import (
     summary_lines,
     write_report,
 )
+from fl_app.studies import DEFAULT_SCALE, StudyOrder, run_study, table_for_terminal
 from fl_app.sweep import Cell, run_sweep
 
+_SWEEP = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
+_OWN = ("scale", "parts", "jobs")
+"""Arguments that are no settings of a run: which cells, and how many at a time."""
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -85,12 +89,25 @@ def _guard(name: str, command: Callable[[], None]) -> None:
 
 
 def _hydra_main() -> None:
+    own, sys.argv[1:] = _own_arguments(sys.argv[1:])
     overrides = [arg for arg in sys.argv[1:] if "=" in arg and not arg.startswith("-")]
-    if {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(sys.argv[1:]):
+    sweeps = not _SWEEP.isdisjoint(sys.argv[1:])
+    experiments = _experiments(overrides) if sweeps and _SWEEP.issuperset(_options(sys.argv[1:])) else []
+    studies = {name: study for name in experiments if (study := study_of(name)) is not None}
+    if len(experiments) == 1 and studies:
+        _run_study(experiments[0], studies[experiments[0]], own, overrides)
+        return
+    if studies:
+        raise ConfigError(
+            f"experiment: {', '.join(studies)}: a study runs alone, got {', '.join(experiments)}"
+        )
+    if wrong := [key for key in own if key != "jobs" or not sweeps]:
+        raise ConfigError(f"{wrong[0]}: goes with {'-m' if wrong[0] == 'jobs' else '-m and a study'}")
+    if sweeps:
+        _check_before_hydra([*_swept_besides(overrides), *overrides])
+    else:
         _refuse_sweep(overrides)
         _check_before_hydra(overrides)
-    else:
-        _check_before_hydra([*_swept_besides(overrides), *overrides])
     # Hydra would turn an error into its own message and hide an interruption
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     OmegaConf.register_new_resolver("sweep_name", lambda experiment, else_: experiment or else_, replace=True)
@@ -98,7 +115,7 @@ def _hydra_main() -> None:
 
     def job(cfg: DictConfig) -> None:
         state = HydraConfig.get()
-        _show_logs(bool(state.verbose))
+        show_logs(bool(state.verbose))
         if state.mode == RunMode.MULTIRUN:
             cells.append(_cell(state))
         else:
@@ -111,27 +128,75 @@ def _hydra_main() -> None:
     hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
     if cells:
         keys = [key_of(override) for override in overrides]
-        _sweep(cells, named="experiment" in keys or "hydra.sweep.dir" in keys)
+        named = "experiment" in keys or "hydra.sweep.dir" in keys
+        _sweep(cells, named=named, jobs=_jobs(own.get("jobs", "1")))
+
+
+def _own_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return what is not for Hydra, by key, and the rest."""
+    split = [(argument, *argument.partition("=")[::2]) for argument in arguments]
+    own = {key: value for argument, key, value in split if key in _OWN and "=" in argument}
+    return own, [argument for argument, key, _ in split if key not in own]
+
+
+def _options(arguments: list[str]) -> list[str]:
+    return [argument for argument in arguments if argument.startswith("-")]
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"jobs: must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _experiments(overrides: list[str]) -> list[str]:
+    values = [o.partition("=")[2] for o in overrides if o.partition("=")[0] == "experiment"]
+    return [name for value in values[-1:] for name in value.split(",") if name]
+
+
+def _run_study(name: str, study: dict[str, Any], own: dict[str, str], overrides: list[str]) -> None:
+    """Run a study's cells, and show its table and what became of its claims."""
+    hydras = {
+        key: value for key, _, value in (o.partition("=") for o in overrides) if key.startswith("hydra")
+    }
+    if wrong := [key for key in hydras if key not in ("hydra.sweep.dir", "hydra.verbose", "hydra.mode")]:
+        raise ConfigError(
+            f"{wrong[0]}: a study is not run by Hydra; expected jobs=N or hydra.sweep.dir=FOLDER"
+        )
+    show_logs(hydras.get("hydra.verbose", "false").lower() == "true")
+    order = StudyOrder(
+        name=name,
+        raw=study,
+        command=shlex.join(["fl-app", "-m", *(f"{key}={value}" for key, value in own.items()), *overrides]),
+        scale=own.get("scale", DEFAULT_SCALE),
+        parts=tuple(part for part in own.get("parts", "").split(",") if part),
+        overrides=tuple(o for o in overrides if not o.startswith(("experiment=", "hydra"))),
+        folder=Path(hydras["hydra.sweep.dir"]) if "hydra.sweep.dir" in hydras else None,
+        jobs=_jobs(own.get("jobs", "1")),
+    )
+    try:
+        end = run_study(order, lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        print("fl-app: interrupted; the same command goes on with what is not finished", file=sys.stderr)
+        sys.exit(130)
+    console = Console()
+    if end.found.lines:
+        console.print(table_for_terminal(end.found.study, end.found.lines))
+    for verdict in end.found.verdicts:
+        console.print(f"{verdict.claim.text}: {verdict.words}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"study: {end.page.resolve()}", markup=False, soft_wrap=True)
+    _end_with_failures(end.failed, len(end.found.cells), "the same command")
 
 
 def _refuse_sweep(overrides: list[str]) -> None:
-    for override in _parsed(overrides):
+    for override in parse_overrides(overrides):
         if override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: several values are a sweep; expected -m with it")
 
 
-def _parsed(overrides: list[str]) -> list[Override]:
-    try:
-        return OverridesParser.create().parse_overrides(overrides)
-    except OverrideParseException as error:
-        raise ConfigError(
-            f"{error.override}: cannot be read; expected key=value, with quotes around other signs: key='a^b'"
-        ) from error
-
-
 def _swept_besides(overrides: list[str]) -> list[str]:
     """Return what an experiment sweeps over and the command line does not set."""
-    parsed = _parsed(overrides)
+    parsed = parse_overrides(overrides)
     single = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     keys = {o.get_key_element() for o in parsed}
     return [params for params in swept_by_experiment(single) if params.partition("=")[0] not in keys]
@@ -142,7 +207,7 @@ def _check_before_hydra(overrides: list[str]) -> None:
 
     Values that are only refused together are no reason to stop: others may go well.
     """
-    parsed = _parsed(overrides)
+    parsed = parse_overrides(overrides)
     values = [
         [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
         if o.is_sweep_override()
@@ -166,20 +231,20 @@ def _cell(state: Any) -> Cell:
         raise ConfigError("hydra.sweep.subdir: a cell's folder is named by its config; set hydra.sweep.dir")
     if state.launcher._target_ != BASIC_LAUNCHER:
         raise ConfigError(
-            "hydra/launcher: expected basic, as cells run in this process; "
-            f"the same command, started once more, shares the work; got {state.launcher._target_}"
+            "hydra/launcher: expected basic; jobs=N runs N cells at a time, "
+            f"and the same command, started once more, shares the work; got {state.launcher._target_}"
         )
     return Cell(list(state.overrides.task), Path(state.runtime.output_dir))
 
 
-def _sweep(cells: list[Cell], *, named: bool) -> None:
+def _sweep(cells: list[Cell], *, named: bool, jobs: int = 1) -> None:
     """Run all cells and compare those that are finished; ``named``: the same command finds them again."""
     # one folder, unless experiments are swept over
     folder = Path(os.path.commonpath([cell.sweep_folder for cell in cells]))
     place = shlex.quote(f"hydra.sweep.dir={os.path.relpath(folder)}")
     again = "the same command" if named else f"the same command with {place}"
     try:
-        end = run_sweep(cells, lambda line: print(line, flush=True))
+        end = run_sweep(cells, lambda line: print(line, flush=True), jobs=jobs)
     except KeyboardInterrupt:
         print(f"fl-app: interrupted; {again} goes on with what is not finished", file=sys.stderr)
         sys.exit(130)
@@ -187,10 +252,15 @@ def _sweep(cells: list[Cell], *, named: bool) -> None:
         console = Console()
         console.print(comparison_table(comparison_rows(end.finished)))
         console.print(f"comparison: {compare_runs(end.finished, folder)}", soft_wrap=True)
-    if end.failed:
+    _end_with_failures(end.failed, len(cells), again)
+
+
+def _end_with_failures(failed: Sequence[str], cells: int, again: str) -> None:
+    """Name the cells that failed, if there are some, and end with exit code 1."""
+    if failed:
         print(
-            f"fl-app: {len(end.failed)} of {len(cells)} cells failed; {again} runs them again:",
-            *end.failed,
+            f"fl-app: {len(failed)} of {cells} cells failed; {again} runs them again:",
+            *failed,
             sep="\n  ",
             file=sys.stderr,
         )
@@ -199,7 +269,7 @@ def _sweep(cells: list[Cell], *, named: bool) -> None:
 
 def _simulate() -> None:
     args = _simulation_arguments().parse_args()
-    _show_logs(args.verbose)
+    show_logs(args.verbose)
     app = read_app(Path(args.app))
     server, client = app.load()
     run_config = fuse(app.config, args.run_config)
@@ -271,14 +341,3 @@ def _report() -> None:
     console.print(comparison_table(comparison_rows(runs)))
     if len(runs) > 1:
         console.print(f"comparison: {compare_runs(runs, args.out)}", soft_wrap=True)
-
-
-def _show_logs(verbose: bool) -> None:
-    """Show warnings (or everything) of ours and of Flower; a run's own log is in its folder."""
-    level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.setLevel(level)
-    flower = logging.getLogger("flwr")
-    flower.setLevel(level)
-    flower.propagate = False  # it has a console handler of its own

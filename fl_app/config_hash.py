@@ -2,11 +2,11 @@
 
 Key by key, what is left out cannot change a result that is finished: ``run_dir`` and
 ``resume`` are where it goes, ``checkpoint`` is how a killed run goes on, ``wait`` ends a run
-or does nothing, ``download`` and a ``root`` that ``FL_APP_DATA`` gave are how published data
-comes to this machine. All else stays in: ``threads``, ``device`` and ``engine`` change the
-order of sums, and so the last bits and the bytes; ``timeout`` loses late updates;
-``baseline`` and ``audit.store`` decide what lies in the run's folder; a ``root`` that the
-user gave says which data.
+or does nothing, ``download`` and a ``root`` that ``FL_APP_DATA`` gave (of one below it, that
+part) are how published data comes to this machine. All else stays in: ``threads``, ``device``
+and ``engine`` change the order of sums, and so the last bits and the bytes; ``timeout`` loses
+late updates; ``baseline`` and ``audit.store`` decide what lies in the run's folder; a ``root``
+that the user gave says which data.
 """
 
 from __future__ import annotations
@@ -45,4 +45,7 @@ def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
 def _without_place(data: Mapping[str, Any]) -> dict[str, Any]:
     # as conf/ resolves it
     here = os.environ.get("FL_APP_DATA", "data")
-    return {k: v for k, v in data.items() if k != "download" and not (k == "root" and v == here)}
+    kept = {k: v for k, v in data.items() if k != "download" and not (k == "root" and v == here)}
+    if str(kept.get("root", "")).startswith(f"{here}/"):
+        kept["root"] = kept["root"].removeprefix(f"{here}/")
+    return kept

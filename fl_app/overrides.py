@@ -21,7 +21,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -44,7 +44,7 @@ class UnknownName(ConfigError):
     """Overrides that name what is not there, whatever else they say."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def compose(overrides: str = "") -> DictConfig:
     """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
     wanted = split_overrides(overrides)
@@ -67,6 +67,21 @@ def swept_by_experiment(overrides: list[str]) -> list[str]:
     return [f"{key}={values}" for key, values in params.items()]
 
 
+def study_of(experiment: str) -> dict[str, Any] | None:
+    """Return the ``study:`` of an experiment's file as it is written there; None if it has none."""
+    wanted = [f"experiment={experiment}"]
+    try:
+        composed = _compose_all(wanted)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(wanted, error)) from error
+    if "study" not in composed:
+        return None
+    if composed.hydra.sweeper.params:
+        raise ConfigError(f"{experiment}: a study sweeps in its parts; expected no hydra.sweeper.params")
+    # not resolved: overrides in it may refer to a cell's config
+    return cast(dict[str, Any], OmegaConf.to_container(composed.study))
+
+
 def split_overrides(overrides: str) -> list[str]:
     """Split a string of overrides as a shell would."""
     try:
@@ -78,6 +93,16 @@ def split_overrides(overrides: str) -> list[str]:
 def join_overrides(overrides: Sequence[str]) -> str:
     """Join overrides so that `split_overrides` gives them back."""
     return shlex.join(overrides)
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Read overrides by Hydra's grammar."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise ConfigError(
+            f"{error.override}: cannot be read; expected key=value, with quotes around other signs: key='a^b'"
+        ) from error
 
 
 def key_of(override: str) -> str:
@@ -108,6 +133,7 @@ def _compose(overrides: list[str]) -> DictConfig:
     OmegaConf.set_struct(composed, False)
     OmegaConf.set_readonly(composed, False)
     del composed["hydra"]
+    composed.pop("study", None)  # what is asked of all cells together; a claim's wording makes no other run
     composed.choices = choices
     return composed
 
@@ -164,7 +190,7 @@ def _wrong_choice(override: Override) -> str | None:
         return None
     return (
         f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
-        f"{', '.join(choices)}{_nearest(str(override.value()), choices)}"
+        f"{', '.join(choices)}{nearest(str(override.value()), choices)}"
     )
 
 
@@ -175,14 +201,15 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
         names = [str(name) for name in node if name != "choices"] if OmegaConf.is_dict(node) else []
         if OmegaConf.is_dict(node) and part not in node:
             where = path or "the configuration"
-            return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{_nearest(part, names)}"
+            return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{nearest(part, names)}"
         if not OmegaConf.is_config(node):
             return f"{key}: {path} is a value and has no keys"
         node, path = node._get_node(part), f"{path}.{part}".strip(".")
     return None
 
 
-def _nearest(word: str, choices: Sequence[str]) -> str:
+def nearest(word: str, choices: Sequence[str]) -> str:
+    """Return which choice may have been meant, as words to end a message with."""
     close = difflib.get_close_matches(word, choices)
     if not close:
         return ""

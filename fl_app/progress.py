@@ -1,18 +1,24 @@
-"""One progress display for the whole process: rounds, clients of a round, steps of an attack.
+"""One progress display for the whole process: cells, rounds, clients of a round, steps of an attack.
 
-Quiet when standard error is not a terminal, so that logs and pipes stay clean.
+Quiet when standard error is not a terminal, so that logs and pipes stay clean. A worker
+process has no display of its own: it relays its tasks to the process that has one.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -21,15 +27,35 @@ from rich.progress import (
 Advance = Callable[[int, str], None]
 """``advance(done, note)``: how far the task is, and a few words shown beside it."""
 
+
+class Report(NamedTuple):
+    """How far a task of another process is."""
+
+    task: int
+    description: str
+    total: int
+    done: int = 0
+    note: str = ""
+    ended: bool = False
+
+
+_RELAY_EVERY_SECONDS = 0.2
 _console = Console(stderr=True)
 _display: Progress | None = None
 _tasks = 0
+_relay: Callable[[Report], None] | None = None
+_numbers = itertools.count()
+_shown: dict[tuple[object, int], TaskID] = {}
 
 
 @contextmanager
 def track(description: str, total: int) -> Iterator[Advance]:
     """Show a bar for a task of ``total`` steps; nested tasks share one display."""
     global _display, _tasks
+    if _relay is not None:
+        with _relayed(_relay, description, total) as advance:
+            yield advance
+        return
     if _display is None:
         _display = _make()
         _display.start()
@@ -47,6 +73,44 @@ def track(description: str, total: int) -> Iterator[Advance]:
             display.remove_task(task)
 
 
+def relay_to(send: Callable[[Report], None]) -> None:
+    """Let this process report its tasks instead of showing them."""
+    global _relay
+    _relay = send
+
+
+def show_relayed(who: object, report: Report) -> None:
+    """Show a task of the process ``who`` in this process's display, if there is one."""
+    if _display is None:
+        return
+    key = who, report.task
+    if report.ended:
+        if (ended := _shown.pop(key, None)) is not None:
+            _display.remove_task(ended)
+    elif key in _shown:
+        _display.update(_shown[key], completed=report.done, note=report.note)
+    else:
+        _shown[key] = _display.add_task(report.description, total=report.total, note=report.note)
+
+
+@contextmanager
+def _relayed(send: Callable[[Report], None], description: str, total: int) -> Iterator[Advance]:
+    report = Report(next(_numbers), description, total)
+    said = 0.0
+
+    def advance(done: int, note: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > _RELAY_EVERY_SECONDS:
+            said = time.monotonic()
+            send(report._replace(done=done, note=note))
+
+    send(report)
+    try:
+        yield advance
+    finally:
+        send(report._replace(ended=True))
+
+
 def _make() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
@@ -57,4 +121,6 @@ def _make() -> Progress:
         TextColumn("{task.fields[note]}"),
         console=_console,
         disable=not _console.is_terminal,
+        # lines go above the bars; but what is piped away must not end in the display
+        redirect_stdout=sys.stdout.isatty(),
     )

@@ -3,7 +3,8 @@
 A cell is finished if its folder says so and bears the config's hash; it is not run
 again, so a sweep goes on where it was interrupted. A cell that has a checkpoint goes on after
 it, others that were cut short start anew. Processes that run the same
-sweep share the work: what another one has locked is left to it.
+sweep share the work: what another one has locked is left to it. One sweep may
+have several processes of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,8 +22,11 @@ from omegaconf import OmegaConf
 
 from fl_app.cell_lock import claim
 from fl_app.config_hash import hash_config
+from fl_app.console_logs import show_logs
 from fl_app.job import can_resume, is_done, run_job
 from fl_app.overrides import ConfigError, compose, join_overrides, quote
+from fl_app.progress import Advance, track
+from fl_app.worker_processes import Died, work_off
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +39,18 @@ class Cell(NamedTuple):
 
     overrides: list[str]
     sweep_folder: Path
+    name: str | None = None
+    """None: what tells it from the others."""
 
 
-class SweepEnd(NamedTuple):
+@dataclass(frozen=True)
+class SweepEnd:
     """The folders of the finished cells, in the order of the cells, and what the failed ones are."""
 
     finished: list[Path]
     failed: list[str]
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Of the failed ones, by the cell's number."""
 
 
 class _Outcome(NamedTuple):
@@ -50,8 +61,8 @@ class _Outcome(NamedTuple):
     """To another process; what became of it has to be looked up."""
 
 
-def run_sweep(cells: Sequence[Cell], say: Callable[[str], None]) -> SweepEnd:
-    """Run the cells that are not finished, and tell ``say`` a line about every one.
+def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 1) -> SweepEnd:
+    """Run the cells that are not finished, in ``jobs`` processes, and tell ``say`` a line about every one.
 
     A cell that fails does not stop the others. One that another process works on is
     looked at again when there is nothing else to do.
@@ -59,20 +70,22 @@ def run_sweep(cells: Sequence[Cell], say: Callable[[str], None]) -> SweepEnd:
     names = _names(cells)
     outcomes: dict[int, _Outcome] = {}
     waiting = list(range(len(cells)))
-    while waiting:
-        for i in waiting:
-            outcome = _attempt(cells[i])
-            if outcome != outcomes.get(i):
-                say(f"cell {i + 1} of {len(cells)}: {names[i]}: {outcome.words}")
-            outcomes[i] = outcome
-        waiting = [i for i in waiting if outcomes[i].left]
-        if waiting:
-            time.sleep(_LOOK_AGAIN_SECONDS)
+    with track("cells", len(cells)) as advance:
+        while waiting:
+            # what was left to others is looked at by this process alone
+            for i, outcome in _attempts(cells, names, waiting, 1 if outcomes else jobs, advance):
+                if outcome != outcomes.get(i):
+                    say(f"cell {i + 1} of {len(cells)}: {names[i]}: {outcome.words}")
+                outcomes[i] = outcome
+            waiting = [i for i in waiting if outcomes[i].left]
+            if waiting:
+                time.sleep(_LOOK_AGAIN_SECONDS)
     folders = [outcomes[i].folder for i in range(len(cells))]
     return SweepEnd(
         # a cell that is named twice has one folder
         finished=list(dict.fromkeys(folder for folder in folders if folder is not None)),
         failed=[name for name, folder in zip(names, folders, strict=True) if folder is None],
+        reasons={i: outcomes[i].words for i, folder in enumerate(folders) if folder is None},
     )
 
 
@@ -87,9 +100,33 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     """Say what every cell is, in the overrides that not all of them have."""
     common = set.intersection(*(set(cell.overrides) for cell in cells))
     return [
-        " ".join(o for o in cell.overrides if o not in common) or join_overrides(cell.overrides)
+        cell.name or " ".join(o for o in cell.overrides if o not in common) or join_overrides(cell.overrides)
         for cell in cells
     ]
+
+
+def _attempts(
+    cells: Sequence[Cell], names: Sequence[str], wanted: Sequence[int], jobs: int, advance: Advance
+) -> Iterator[tuple[int, _Outcome]]:
+    """Yield how each of the wanted cells ended, in this process or in several others."""
+    over = len(cells) - len(wanted)
+
+    def begun(number: int) -> None:
+        advance(over, f"cell {wanted[number] + 1} of {len(cells)}: {names[wanted[number]]}")
+
+    if jobs == 1:
+        for number, i in enumerate(wanted):
+            begun(number)
+            yield i, _attempt(cells[i])
+            over += 1
+        return
+    prepare = partial(show_logs, logging.getLogger().isEnabledFor(logging.INFO))
+    tasks = [cells[i] for i in wanted]
+    for number, end in work_off(tasks, _attempt, jobs=jobs, prepare=prepare, begun=begun):
+        over += 1
+        if isinstance(end, Died):
+            end = _Outcome(f"failed: its process ended with code {end.exit_code}")
+        yield wanted[number], end
 
 
 def _attempt(cell: Cell) -> _Outcome:

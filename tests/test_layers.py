@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "__main__", "ats_command", "attack_command", "deploy"},
+    {"studies"},
     {"sweep"},
     {"job"},
     {"client_app", "server_app", "engine"},
@@ -44,6 +45,8 @@ LAYERS = [
         "fingerprint",
         "cell_lock",
         "stored_tree",
+        "worker_processes",
+        "console_logs",
         "word_errors",
         "wordpiece",
     },

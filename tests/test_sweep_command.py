@@ -34,12 +34,14 @@ needs_install = pytest.mark.skipif(
 def planned(tmp_path, monkeypatch):
     """``planned(arguments)`` runs ``fl-app`` here and returns the cells, which are not run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_show_logs", lambda verbose: None)
+    monkeypatch.setattr(cli, "show_logs", lambda verbose: None)
 
     def plan(*arguments: str) -> list[Cell]:
         cells: list[Cell] = []
         monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
-        monkeypatch.setattr(cli, "run_sweep", lambda wanted, say: cells.extend(wanted) or SweepEnd([], []))
+        monkeypatch.setattr(
+            cli, "run_sweep", lambda wanted, say, jobs: cells.extend(wanted) or SweepEnd([], [])
+        )
         cli.main()
         return cells
 
@@ -137,7 +139,7 @@ def test_another_launcher_of_hydra_is_refused_rather_than_ignored():
 
 
 def test_failed_cells_are_named_in_the_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "run_sweep", lambda cells, say: SweepEnd([], ["defense=topk"]))
+    monkeypatch.setattr(cli, "run_sweep", lambda cells, say, jobs: SweepEnd([], ["defense=topk"]))
     with pytest.raises(SystemExit) as end:
         cli._sweep([Cell([], tmp_path)] * 2, named=True)
     assert end.value.code == 1
@@ -152,7 +154,7 @@ def test_failed_cells_are_named_in_the_end(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, monkeypatch, capsys, named, words):
-    def interrupted(cells, say):
+    def interrupted(cells, say, jobs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run_sweep", interrupted)

@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable
 from typing import NamedTuple
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -62,6 +63,14 @@ def png_bytes(figure: Figure) -> bytes:
     """Return a finished chart as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160)
+    return buffer.getvalue()
+
+
+def svg_bytes(figure: Figure) -> bytes:
+    """Return a finished chart as an SVG, the same bytes whenever it is the same chart."""
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "fl-app"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 

@@ -58,33 +58,33 @@ def plot_accuracy(curves: Sequence[Curve], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy in percent over rounds."""
     # a legend of many rows must not eat the chart
     figure, axes = blank_chart(theme, height=2.9 if len(curves) <= 1 else 3.2 + 0.11 * len(curves))
-    _draw_curves(axes, curves, theme)
+    draw_curves(axes, curves, theme)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(tick_writer(write_percent))
     axes.set(xlabel="round", ylabel="accuracy")
     if len(curves) > 1:
-        _legend_below(figure, axes, theme)
+        legend_below(figure, axes, theme)
     return png_bytes(figure)
 
 
 def plot_bytes(up: Curve, down: Curve, dense: float | None, theme: Theme = LIGHT) -> bytes:
     """Draw the bytes of each round in both directions, and those of a dense exchange as a line."""
     figure, axes = blank_chart(theme)
-    _draw_curves(axes, [curve for curve in (up, down) if len(curve.x)], theme)
+    draw_curves(axes, [curve for curve in (up, down) if len(curve.x)], theme)
     if dense:
         _draw_level(axes, dense, "dense, each way", theme)
     values = [*up.y, *down.y, *([dense] if dense else [])]
     _scale(axes, values, compared=values)
     axes.yaxis.set_major_formatter(tick_writer(format_bytes))
     axes.set(xlabel="round", ylabel="bytes per round, all clients")
-    _legend_below(figure, axes, theme)
+    legend_below(figure, axes, theme)
     return png_bytes(figure)
 
 
 def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
     """Draw the norm of what clients hold back, over rounds."""
     figure, axes = blank_chart(theme)
-    _draw_curves(axes, [curve], theme)
+    draw_curves(axes, [curve], theme)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="round", ylabel="residual norm")
     return png_bytes(figure)
@@ -93,7 +93,7 @@ def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
 def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = LIGHT) -> bytes:
     """Draw what each observer may have learnt by each round, and the budget as a line."""
     figure, axes = blank_chart(theme)
-    _draw_curves(axes, curves, theme)
+    draw_curves(axes, curves, theme)
     if budget is not None:
         _draw_level(axes, budget, "budget", theme)
     limits = [] if budget is None else [budget]
@@ -106,14 +106,14 @@ def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = L
     axes.yaxis.set_major_formatter(tick_writer(format_short))
     axes.set(xlabel="round", ylabel="ε spent so far")
     if len(curves) > 1 or budget is not None:
-        _legend_below(figure, axes, theme)
+        legend_below(figure, axes, theme)
     return png_bytes(figure)
 
 
 def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy against leakage; the upper left corner is the place to be."""
     figure, axes = blank_chart(theme, height=4.0)
-    for point, (color, marker, _) in zip(points, _looks(theme), strict=False):
+    for point, (color, marker, _) in zip(points, chart_looks(theme), strict=False):
         axes.errorbar(
             point.x,
             point.y,
@@ -129,7 +129,7 @@ def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     axes.margins(x=0.16, y=0.16)
     axes.yaxis.set_major_formatter(tick_writer(write_percent))
     axes.set(xlabel="leak: PSNR of the attacker's best image (dB)", ylabel="final accuracy")
-    _label_points(figure, axes, points, theme)
+    label_points(figure, axes, points, theme)
     return png_bytes(figure)
 
 
@@ -177,8 +177,9 @@ def plot_partition(
     Path(path).write_bytes(png_bytes(figure))
 
 
-def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
-    for curve, (color, _, dashes) in zip(curves, _looks(theme), strict=False):
+def draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
+    """Draw lines with their bands, each in a look of its own."""
+    for curve, (color, _, dashes) in zip(curves, chart_looks(theme), strict=False):
         # a line of one point is invisible, a dot at each of hundreds is a mess
         marker = "o" if len(curve.x) <= 30 else None
         axes.plot(
@@ -198,13 +199,15 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
-def _looks(theme: Theme) -> itertools.cycle[tuple[str, str, str]]:
+def chart_looks(theme: Theme) -> itertools.cycle[tuple[str, str, str]]:
+    """Return colour, marker and dashes of one series after the other."""
     # colour alone stops telling lines apart after one turn of the palette: then markers and dashes change
     turns = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
     return itertools.cycle([(color, *turn) for turn in turns for color in theme.series])
 
 
-def _legend_below(figure: Figure, axes: Axes, theme: Theme) -> None:
+def legend_below(figure: Figure, axes: Axes, theme: Theme) -> None:
+    """Write below the chart what its lines are."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = 3 if max(map(len, labels)) <= 16 else 2
@@ -237,7 +240,7 @@ def _scale(axes: Axes, values: Sequence[float], *, compared: Sequence[float]) ->
         axes.set_ylim(bottom=0)
 
 
-def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Theme) -> None:
+def label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Theme) -> None:
     """Write each label at the first of eight places around its dot where it covers nothing yet."""
     figure.draw_without_rendering()
     spots = [axes.transData.transform((point.x, point.y)) for point in points]
@@ -253,7 +256,7 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Th
         (-7, -7, "right", "top"),
     ]
     inside = axes.get_window_extent()
-    for number, (point, (color, _, _)) in enumerate(zip(points, _looks(theme), strict=False)):
+    for number, (point, (color, _, _)) in enumerate(zip(points, chart_looks(theme), strict=False)):
         text = axes.annotate(
             shorten(point.label, 34),
             (point.x, point.y),

@@ -136,7 +136,7 @@ def test_what_another_process_works_on_is_left_to_it_and_come_back_to(tmp_path, 
 
 def test_a_job_is_not_done_before_its_baseline_and_its_report(tmp_path):
     (cell,) = cells(tmp_path, "rounds=1", "baseline=true", defenses=["topk"])
-    (folder,), _ = run([cell])[0]
+    (folder,) = run([cell])[0].finished
     config = OmegaConf.to_container(compose(join_overrides(cell.overrides)))
     assert is_done(folder, config, sweep=True)
     for part in ("report.html", "baseline/result.json", "result.json"):

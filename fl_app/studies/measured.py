@@ -1,0 +1,189 @@
+"""From finished cells to values by unit: what a selector reads, and the reason where there is nothing.
+
+A value's key is its repetition (the seed, and what the selector goes ``over``) and its unit: the
+image (client, round, place in the batch), the attacked update (client, round), or of a run's own
+numbers the repetition itself. Sides are paired key by key before anything is averaged, so that a
+cell that is missing on one side does not shift the other.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fl_app.report import load_run
+from fl_app.report.records import Attack, Run
+from fl_app.studies.metrics import Metric, read_attack, read_rounds, read_run
+from fl_app.studies.plan import Planned, ambiguity, fits, value_of
+from fl_app.studies.selector import Selector
+
+Key = tuple[tuple[str, ...], tuple[Any, ...]]
+"""The repetition, and the unit in it."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell and what became of it."""
+
+    planned: Planned
+    folder: Path
+    run: Run | None
+    raw: Mapping[str, Any]
+    reason: str | None
+    """Why it is not finished."""
+
+    @property
+    def status(self) -> str:
+        """The state of the cell, in a word."""
+        return "finished" if self.run is not None else "missing"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The values that a selector reads."""
+
+    unit: str
+    values: Mapping[Key, float] = field(default_factory=dict)
+    form: str | None = None
+    """Which attacker's, where there are two."""
+    not_found: int = 0
+    """How many images have no value because the attack did not find them."""
+    missing: str | None = None
+
+    def by_unit(self) -> dict[tuple[Any, ...], float]:
+        """Return the value of every unit, averaged over repetitions."""
+        return average(self.values, self.unit)
+
+
+def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
+    """Read a cell's folder; ``reason`` says why it is not finished, if it is not."""
+    if reason is not None:
+        return Measured(planned, folder, None, {}, reason)
+    return Measured(planned, folder, load_run(folder), json.loads((folder / "result.json").read_text()), None)
+
+
+def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
+    """Return one value for each unit: of images and updates, the mean over repetitions."""
+    grouped: dict[tuple[Any, ...], list[float]] = {}
+    for (repetition, place), value in values.items():
+        grouped.setdefault(repetition if unit == "seed" else place, []).append(value)
+    return {key: statistics.fmean(group) for key, group in grouped.items()}
+
+
+def select(cells: Sequence[Measured], selector: Selector) -> Selection:
+    """Read what a selector names; it must be one kind of cell, and a metric."""
+    metric = _metric(selector)
+    named = [cell for cell in cells if fits(cell.planned, selector)]
+    if not named:
+        return Selection(metric.unit, missing="not among the cells of this command")
+    if reason := ambiguity([cell.planned for cell in named], selector):
+        return Selection(metric.unit, missing=reason)
+    finished = [cell for cell in named if cell.run is not None]
+    if not finished:
+        return Selection(metric.unit, missing=named[0].reason)
+    read = _of_runs if metric.unit == "seed" else _of_attacks
+    return read(finished, selector, metric)
+
+
+def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
+    """Return a metric's values, one a repetition, by round."""
+    found: dict[int, list[float]] = {}
+    for cell in cells:
+        if cell.run is not None and fits(cell.planned, selector):
+            for number, value in read_rounds(_metric(selector), cell.run).items():
+                found.setdefault(number, []).append(value)
+    return dict(sorted(found.items()))
+
+
+def attacked(cell: Measured, selector: Selector) -> list[Attack]:
+    """Return the attacks of a cell's run that a selector is about, in every form."""
+    if cell.run is None:
+        return []
+    method = cell.planned.config["attack"].get("name")
+    update = "trained" if selector.against == "trained" else selector.update
+    if update == "undefended" and cell.run.defense == "none":
+        update = "defended"  # there is one update, and it is called so
+    found = [
+        attack
+        for attack in cell.run.attacks
+        if attack.name == method
+        and attack.update == update
+        and selector.labels in ("any", attack.labels_from)
+        and selector.broadcaster in (None, attack.broadcaster)
+    ]
+    last = max((attack.round or 0 for attack in found), default=0)
+    wanted = last if selector.round == "last" else selector.round
+    return [attack for attack in found if wanted in (None, attack.round)]
+
+
+def in_form(cell: Measured, attacks: Iterable[Attack], adaptive: bool) -> list[Attack]:
+    """Return the attacks of one form; who has nothing to adapt to is both."""
+    attacks = list(attacks)
+    found = [attack for attack in attacks if attack.adaptive == adaptive]
+    asked = cell.planned.config["attack"].get("adaptive")
+    return attacks if not found and asked in ("both", None) else found
+
+
+def _metric(selector: Selector) -> Metric:
+    if selector.metric is None:
+        raise ValueError("select: the selector names no metric")
+    return selector.metric
+
+
+def _repetition(cell: Measured, selector: Selector) -> tuple[str, ...]:
+    keys = [key for key in ("seed", *selector.over) if value_of(cell.planned, key) is not None]
+    return tuple(f"{key} {value_of(cell.planned, key)}" for key in keys)
+
+
+def _of_runs(cells: Sequence[Measured], selector: Selector, metric: Metric) -> Selection:
+    values: dict[Key, float] = {}
+    for cell in cells:
+        if cell.run is None:
+            continue
+        if selector.round is None:
+            value = read_run(metric, cell.run, cell.raw)
+        else:
+            rounds = read_rounds(metric, cell.run)
+            value = rounds.get(max(rounds, default=0) if selector.round == "last" else int(selector.round))
+        if value is not None:
+            values[_repetition(cell, selector), ()] = value
+    return Selection(metric.unit, values, missing=None if values else f"the runs have no {metric.name}")
+
+
+def _of_attacks(cells: Sequence[Measured], selector: Selector, metric: Metric) -> Selection:
+    adaptive = {"plain": [False], "adaptive": [True], "worst": [False, True]}[selector.form]
+    forms = [_of_form(cells, selector, metric, form) for form in adaptive]
+    known = [form for form in forms if form.values]
+    if not known:
+        return forms[0]
+    worse: Callable[..., Selection] = min if metric.lower_leaks_more else max
+    chosen = worse(known, key=lambda form: statistics.fmean(form.values.values()))
+    if len(known) == 2 and known[0].values == known[1].values:
+        return Selection(metric.unit, chosen.values, "both", chosen.not_found)
+    return chosen
+
+
+def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adaptive: bool) -> Selection:
+    values: dict[Key, float] = {}
+    not_found, notes = 0, list[str]()
+    for cell in cells:
+        repetition = _repetition(cell, selector)
+        for attack in in_form(cell, attacked(cell, selector), adaptive):
+            notes += attack.notes
+            for position, value in enumerate(read_attack(metric, attack)):
+                place = (attack.client or "sum", attack.round or 0)
+                key = repetition, (*place, position) if metric.unit == "image" else place
+                if key in values:
+                    return Selection(metric.unit, missing="attacked twice: say labels: granted or inferred")
+                if value is None and metric.unit == "image" and attack.scored:
+                    not_found, value = not_found + 1, selector.not_found
+                if value is not None:
+                    values[key] = value
+    if values:
+        return Selection(metric.unit, values, "adaptive" if adaptive else "plain", not_found)
+    gave_up = next((note for note in notes if note.startswith("the attack gave up")), None)
+    return Selection(metric.unit, missing=gave_up or f"no attack of that kind has {metric.name}")

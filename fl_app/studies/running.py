@@ -1,0 +1,113 @@
+"""Run the cells of a study that are not finished, and write what all of them say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fl_app.job import is_done
+from fl_app.overrides import ConfigError, nearest
+from fl_app.studies.claims import judge
+from fl_app.studies.figures import gather
+from fl_app.studies.measured import Measured, read_cell
+from fl_app.studies.page import Findings
+from fl_app.studies.plan import Planned, check_selectors, check_settings, plan_cells
+from fl_app.studies.study_file import DEFAULT_SCALE, Study, read_study
+from fl_app.studies.table import fill_table
+from fl_app.studies.writing import write_study
+from fl_app.sweep import Cell, SweepEnd, cell_name, run_sweep
+
+_HASH_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class StudyOrder:
+    """What a command asks of a study."""
+
+    name: str
+    raw: Mapping[str, Any]
+    """The study as its file has it."""
+    command: str
+    scale: str = DEFAULT_SCALE
+    parts: tuple[str, ...] = ()
+    """Empty: all."""
+    overrides: tuple[str, ...] = ()
+    folder: Path | None = None
+    """None: the study's own."""
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class StudyEnd:
+    """What a study found, the page that says it, and which cells failed."""
+
+    found: Findings
+    page: Path
+    failed: Sequence[str]
+
+
+def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
+    """Run and write a study; one that is interrupted writes what there is by then, too."""
+    study = read_study(order.name, order.raw, order.scale)
+    own = plan_cells(study)
+    check_selectors(study, own)
+    asked = _asked(study, order.parts)
+    cells = plan_cells(asked, order.overrides) if order.parts or order.overrides else own
+    check_settings(cells)
+    home = order.folder or Path("multirun") / study.name / study.scale
+    runs = [Cell(cell.overrides, home, cell.name) for cell in cells]
+    try:
+        end = run_sweep(runs, say, jobs=order.jobs)
+    except KeyboardInterrupt:
+        _write(order, study, cells, home, {})
+        raise
+    return _write(order, study, cells, home, end.reasons, end)
+
+
+def _asked(study: Study, parts: Sequence[str]) -> Study:
+    names = [part.name for part in study.parts]
+    if unknown := [part for part in parts if part not in names]:
+        raise ConfigError(
+            f"parts: {study.name} has {', '.join(names)}, got {unknown[0]!r}{nearest(unknown[0], names)}"
+        )
+    return replace(study, parts=tuple(part for part in study.parts if not parts or part.name in parts))
+
+
+def _write(
+    order: StudyOrder,
+    study: Study,
+    cells: Sequence[Planned],
+    home: Path,
+    reasons: Mapping[int, str],
+    end: SweepEnd | None = None,
+) -> StudyEnd:
+    measured = [_measure(cell, home, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
+    found = Findings(
+        study,
+        order.command,
+        measured,
+        fill_table(study, measured),
+        [gather(figure, measured) for figure in study.figures],
+        judge(study.claims, measured),
+    )
+    return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
+
+
+def _measure(cell: Planned, home: Path, reason: str) -> Measured:
+    try:
+        folder = home / cell_name(cell.config)
+    except ConfigError:  # it failed, for that reason
+        return read_cell(cell, home, reason)
+    return read_cell(cell, folder, None if is_done(folder, cell.config, sweep=True) else reason)
+
+
+def _variant(order: StudyOrder) -> str:
+    """Return the folder of what is written: cells are shared by all commands, tables are not."""
+    if not order.parts and not order.overrides:
+        return "."
+    asked = json.dumps([sorted(order.parts), sorted(order.overrides)])
+    return f"variant-{hashlib.sha256(asked.encode()).hexdigest()[:_HASH_DIGITS]}"

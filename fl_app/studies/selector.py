@@ -1,0 +1,90 @@
+"""Which values of which cells: a part, choices and settings, and a metric with all that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fl_app.overrides import ConfigError
+from fl_app.studies.metrics import Metric, metric_of
+
+FORMS = ("worst", "plain", "adaptive")
+UPDATES = ("defended", "undefended", "sum", "masked")
+TARGETS = ("truth", "trained")
+LABELS = ("any", "granted", "inferred")
+TAKES = ("mean", "min", "max")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """What to read of which cells."""
+
+    parts: tuple[str, ...] = ()
+    """Empty: any part."""
+    where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Axes, groups and keys of the config, and the values that are wanted of each."""
+    over: tuple[str, ...] = ()
+    """Axes beside the seed whose values are repetitions."""
+    metric: Metric | None = None
+    form: str = "worst"
+    update: str = "defended"
+    against: str = "truth"
+    labels: str = "any"
+    round: int | str | None = None
+    """Of the attacked update, or of training; ``last``: the last one that was attacked or evaluated."""
+    broadcaster: bool | None = None
+    take: str = "mean"
+    not_found: float | None = None
+    """What an image counts that an attack did not find; None leaves it out."""
+
+
+_ONE_OF = {"form": FORMS, "update": UPDATES, "against": TARGETS, "labels": LABELS, "take": TAKES}
+RESERVED = ("part", "metric", "over", "round", "broadcaster", "not_found", *_ONE_OF)
+
+
+def parse_selector(raw: Any, place: str) -> Selector:
+    """Read a selector; ``place`` says where it stands, for errors."""
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{place}: a selector is key: value, got {raw!r}")
+    for key, choices in _ONE_OF.items():
+        if raw.get(key, choices[0]) not in choices:
+            raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
+    number = raw.get("round")
+    if number not in (None, "last") and not _whole(number):
+        raise ConfigError(f"{place}.round: must be a round's number or last, got {number!r}")
+    if raw.get("broadcaster") not in (None, True, False):
+        raise ConfigError(f"{place}.broadcaster: must be true or false, got {raw['broadcaster']!r}")
+    not_found = raw.get("not_found")
+    if not_found is not None and (isinstance(not_found, bool) or not isinstance(not_found, int | float)):
+        raise ConfigError(f"{place}.not_found: must be a number, got {not_found!r}")
+    return Selector(
+        parts=tuple(map(str, _listed(raw.get("part")))),
+        where={key: _listed(value) for key, value in raw.items() if key not in RESERVED},
+        over=tuple(map(str, _listed(raw.get("over")))),
+        metric=metric_of(raw["metric"], f"{place}.metric") if "metric" in raw else None,
+        round=number,
+        broadcaster=raw.get("broadcaster"),
+        not_found=not_found,
+        **{key: raw[key] for key in _ONE_OF if key in raw},
+    )
+
+
+def merge_selectors(parts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return one selector of several that are named; no key may be in two with different values."""
+    merged: dict[str, Any] = {}
+    owner: dict[str, str] = {}
+    for name, raw in parts:
+        for key, value in raw.items():
+            if merged.get(key, value) != value:
+                raise ConfigError(f"{name}: {key} is {value!r} here and {merged[key]!r} in {owner[key]}")
+            merged[key], owner[key] = value, name
+    return merged
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return () if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,207 @@
+"""The table in the paper's layout: ours in every place, and the paper's number beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
+from fl_app.studies.claims import taken
+from fl_app.studies.measured import Measured, select
+from fl_app.studies.study_file import Entry, Study, TableRow
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place of the table."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+    unit: str
+    form: str | None
+    not_found: int
+    missing: str | None
+    take: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the place as study.json has it."""
+        return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table, filled."""
+
+    row: TableRow
+    ours: tuple[Place, ...]
+
+    @property
+    def best(self) -> int | None:
+        """The column that is best by our numbers; None if that is no question, or several are."""
+        known = [place.mean for place in self.ours if place.mean is not None]
+        if self.row.better == "none" or len(known) < 2:
+            return None
+        choose: Callable[[Sequence[float]], float] = min if self.row.better == "lower" else max
+        found = [i for i, place in enumerate(self.ours) if place.mean == choose(known)]
+        return found[0] if len(found) == 1 else None
+
+
+def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
+    """Read every place of the table."""
+    return [Line(row, tuple(_place(entry, cells) for entry in row.entries)) for row in study.rows]
+
+
+def show_value(row: TableRow, value: float | str | None) -> str:
+    """Write a number as its line does; the paper may have words instead."""
+    if isinstance(value, str):
+        return value
+    if row.show == "percent":
+        return format_percent(value) if row.digits == 1 else f"{_decimals(value, row.digits, 100)} %"
+    return format_bytes(value) if row.show == "bytes" else _decimals(value, row.digits)
+
+
+def show_place(row: TableRow, place: Place) -> str:
+    """Write ours: mean and standard deviation, or why there is none."""
+    if place.mean is None:
+        return DASH
+    spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
+    return show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+
+
+def table_markdown(study: Study, lines: Sequence[Line]) -> str:
+    """Return the table as Markdown, with what is missing below it."""
+    names = _name_columns(lines)
+    header = [*[""] * names, *study.columns]
+    rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
+    for line in lines:
+        cells = [
+            _marked(show_place(line.row, place), number == line.best) + _beside(line.row, paper)
+            for number, (place, paper) in enumerate(zip(line.ours, line.row.paper, strict=True))
+        ]
+        rows.append([*_names(line, names), *cells])
+    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    remarks = "\n".join(f"- {remark}" for remark in table_remarks(study, lines))
+    return f"{text}\n\n{remarks}\n" if remarks else f"{text}\n"
+
+
+def table_csv(study: Study, lines: Sequence[Line]) -> str:
+    """Return a line for every place of the table."""
+    buffer = io.StringIO()
+    fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing"]
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["row", "column", "better", *fields, "paper"])
+    for line in lines:
+        for column, place, paper in zip(study.columns, line.ours, line.row.paper, strict=True):
+            values = [getattr(place, name) for name in fields]
+            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, paper])
+    return buffer.getvalue()
+
+
+def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
+    """Return the table for the terminal: ours, the means alone, and below them the paper's."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold", min_width=8)
+    for column in study.columns:
+        table.add_column(column, justify="right", overflow="fold", min_width=7)
+    for line in lines:
+        cells = [
+            f"{show_value(line.row, place.mean)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
+            for place, paper in zip(line.ours, line.row.paper, strict=True)
+        ]
+        table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
+    return table
+
+
+def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
+    """Return what a reader of the table must know: units, attackers, images that were not found, gaps."""
+    counts, forms, gaps = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
+    for line in lines:
+        name = " ".join(line.row.name)
+        for column, place in zip(study.columns, line.ours, strict=True):
+            where = f"{name} of {column}"
+            if place.missing is not None:
+                gaps.setdefault(place.missing, []).append(where)
+                continue
+            counts.setdefault(f"{place.n} {place.unit}{'' if place.n == 1 else 's'}", []).append(where)
+            if place.form is not None:
+                forms.setdefault(place.form, []).append(where)
+            if place.not_found:
+                gaps.setdefault(f"{place.not_found} images not found by the attack", []).append(where)
+    words = {
+        "plain": "the plain attacker",
+        "adaptive": "the adaptive attacker",
+        "both": "both attackers alike",
+    }
+    remarks = [
+        f"Mean ± standard deviation over {count}: {_places(where)}." for count, where in counts.items()
+    ]
+    remarks += [f"Of {words[form]}: {_places(where)}." for form, where in forms.items()]
+    return remarks + [f"{_capital(reason)}: {_places(where)}." for reason, where in gaps.items()]
+
+
+def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the lines as study.json has them."""
+    return [
+        {
+            "name": list(line.row.name),
+            "better": line.row.better,
+            "show": line.row.show,
+            "digits": line.row.digits,
+            "ours": [place.as_json() for place in line.ours],
+            "paper": list(line.row.paper),
+        }
+        for line in lines
+    ]
+
+
+def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
+    take, metric = entry.select.take, entry.select.metric
+    if entry.without is not None:
+        unit = "seed" if metric is None else metric.unit
+        return Place(None, None, 0, unit, None, 0, entry.without, take)
+    found = select(cells, entry.select)
+    if found.missing is not None:
+        return Place(None, None, 0, found.unit, None, 0, found.missing, take)
+    units = list(found.by_unit().values())
+    sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
+    return Place(taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take)
+
+
+def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
+    if value is not None and 0 < abs(value * factor) < 10**-digits:
+        return f"{value * factor:.1e}"  # as papers write what would round to nothing
+    return format_number(None if value is None else value * factor, digits)
+
+
+def _marked(text: str, best: bool) -> str:
+    return f"**{text}**" if best else text
+
+
+def _beside(row: TableRow, paper: float | str | None) -> str:
+    return "" if paper is None else f" ({show_value(row, paper)})"
+
+
+def _name_columns(lines: Sequence[Line]) -> int:
+    return max((len(line.row.name) for line in lines), default=1)
+
+
+def _names(line: Line, columns: int) -> list[str]:
+    return [*line.row.name, *[""] * (columns - len(line.row.name))]
+
+
+def _places(where: Sequence[str]) -> str:
+    shown = ", ".join(where[:6])
+    return f"{shown} and {len(where) - 6} more" if len(where) > 6 else shown
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
