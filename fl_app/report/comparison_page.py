@@ -1,4 +1,4 @@
-"""Many runs on one page: a table that sorts, accuracy curves on one another, accuracy against leakage."""
+"""Many runs on one page: a table that sorts, accuracy curves on one another, the frontier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from fl_app.report.charts import Curve, Point, plot_accuracy, plot_tradeoff
+from fl_app.report.charts import Curve, plot_accuracy
 from fl_app.report.comparison import (
     LEAK_METRICS,
     ComparisonRow,
@@ -24,6 +24,7 @@ from fl_app.report.formats import (
     format_number,
     format_percent,
 )
+from fl_app.report.frontier_section import frontier_section
 from fl_app.report.markup import Child, Html, element, page
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.scores import LPIPS, PSNR, Metric
@@ -71,7 +72,8 @@ def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
         ),
         _table(rows, path.parent),
         _remarks(rows),
-        _charts(rows),
+        frontier_section(rows),
+        _accuracy_chart(rows),
     ]
     path.write_text(page(f"Comparison of {count} runs", body, script=_SORT, wide=True), encoding="utf-8")
     return path
@@ -208,30 +210,18 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
     return [element("p", remark, class_="muted") for remark in remarks]
 
 
-def _charts(rows: list[ComparisonRow]) -> list[Child]:
-    labels = _labels(rows)
+def _accuracy_chart(rows: list[ComparisonRow]) -> list[Child]:
     curves = [
-        curve for row, label in zip(rows, labels, strict=True) if (curve := _accuracy_curve(row, label)).x
+        curve
+        for row, label in zip(rows, _labels(rows), strict=True)
+        if (curve := _accuracy_curve(row, label)).x
     ]
-    points = [point for row, label in zip(rows, labels, strict=True) if (point := _point(row, label))]
-    missing = [label for label in labels if label not in {point.label for point in points}]
-    panels: list[Child] = []
-    if curves:
-        picture = themed_image(
-            lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row"
-        )
-        words = "Lines are means over seeds, bands one standard deviation."
-        panels.append(panel("Accuracy over rounds", picture, element("p", words, class_="muted")))
-    if points:
-        picture = themed_image(
-            lambda theme: plot_tradeoff(points, theme), "accuracy against leakage, a dot per row"
-        )
-        words = "Up is more accurate, left leaks less: the best place is the upper left corner."
-        words += (
-            f" Not shown, for want of accuracy or a scored attack: {', '.join(missing)}." if missing else ""
-        )
-        panels.append(panel("Accuracy against leakage", picture, element("p", words, class_="muted")))
-    return [element("h2", "Charts"), element("div", panels, class_="charts")] if panels else []
+    if not curves:
+        return []
+    picture = themed_image(lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row")
+    words = element("p", "Lines are means over seeds, bands one standard deviation.", class_="muted")
+    charts = element("div", panel("Accuracy over rounds", picture, words), class_="charts")
+    return [element("h2", "Training"), charts]
 
 
 def _labels(rows: list[ComparisonRow]) -> list[str]:
@@ -256,10 +246,3 @@ def _accuracy_curve(row: ComparisonRow, label: str) -> Curve:
     spreads = [(number, spread) for number in sorted(by_round) if (spread := spread_of(by_round[number]))]
     band = [spread.std or 0.0 for _, spread in spreads] if len(row.runs) > 1 else None
     return Curve(label, [number for number, _ in spreads], [spread.mean for _, spread in spreads], band)
-
-
-def _point(row: ComparisonRow, label: str) -> Point | None:
-    leak, accuracy = row.defended.worst["psnr"], row.accuracy
-    if leak is None or accuracy is None or not (math.isfinite(leak.mean) and math.isfinite(accuracy.mean)):
-        return None
-    return Point(label, leak.mean, accuracy.mean, leak.std or 0.0, accuracy.std or 0.0)

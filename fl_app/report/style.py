@@ -122,6 +122,9 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 .charts.loose { align-items: start; }
 .stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }
 .panel img.chart { display: block; width: 100%; height: auto; }
+.frontier { display: block; width: 100%; height: auto; }
+.frontier.roomy { max-width: 60rem; }
+.frontier.tight { display: none; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
 .panel h3 { margin-top: 0; }
 details {
@@ -136,6 +139,8 @@ pre {
 .banner pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 ul { padding-left: 1.2rem; margin: .4rem 0; }
 @media (max-width: 560px) {
+  .frontier.roomy { display: none; }
+  .frontier.tight { display: block; }
   main { padding: 1.2rem .9rem 3rem; }
   .card, .panel { padding: .9rem 1rem; }
   .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }

@@ -42,7 +42,8 @@ window.addEventListener("load", () => {
     const button = document.querySelector(`th button[data-column="${column}"]`);
     if (!button) break;
     button.click();
-    answer.sorts.push([...document.querySelectorAll("tbody tr")].map(r => r.cells[0].firstChild.textContent));
+    const rows = [...button.closest("table").tBodies[0].rows];
+    answer.sorts.push(rows.map(r => r.cells[0].firstChild.textContent));
   }
   window.top.document.documentElement.dataset.answer = JSON.stringify(answer);
 });
@@ -111,5 +112,5 @@ def test_the_comparison_sorts_by_a_click_and_rows_without_a_value_stay_last(make
     assert up == ["adgp", "topk", "dgp", "none"]
     assert down == ["dgp", "topk", "adgp", "none"]
     assert by_name == ["adgp", "dgp", "none", "topk"]
-    assert seen["pictures"] == 4
+    assert seen["pictures"] == 2
     assert (seen["broken"], seen["requests"], seen["blocked"]) == (0, 0, [])
