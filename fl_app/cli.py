@@ -48,6 +48,7 @@ from fl_app.report import (
     write_frontier,
     write_report,
 )
+from fl_app.site import build_site
 from fl_app.sweep import Cell, run_sweep
 
 BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -259,6 +260,10 @@ def _attack() -> None:
 
 def _report() -> None:
     args = _report_arguments().parse_args()
+    if args.site is not None:
+        page = build_site(args.paths, args.site, lambda line: print(line, flush=True))
+        print(f"site: {page}", flush=True)
+        return
     runs = find_runs(args.paths)
     console = Console()
     if args.frontier is not None:
@@ -276,6 +281,9 @@ def _report_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fl-app-report", description="Rebuild and compare reports of runs.")
     parser.add_argument("paths", nargs="+", type=Path, help="run folders, or folders that hold some")
     parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
+    parser.add_argument(
+        "--site", type=Path, metavar="FOLDER", help="only build a site of all experiments and runs"
+    )
     parser.add_argument(
         "--frontier", type=Path, metavar="FILE", help="only draw accuracy against leakage, as PNG and SVG"
     )

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 from torch import Tensor
 
 from fl_app.report.canvas import (
@@ -41,6 +42,16 @@ class Curve(NamedTuple):
         """Return the line through those points that are known and finite."""
         known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
         return cls(label, [x for x, _ in known], [y for _, y in known])
+
+
+class Point(NamedTuple):
+    """One dot of a scatter chart with its spread in both directions."""
+
+    label: str
+    x: float
+    y: float
+    x_spread: float = 0.0
+    y_spread: float = 0.0
 
 
 def plot_accuracy(curves: Sequence[Curve], theme: Theme = LIGHT) -> bytes:
@@ -99,6 +110,29 @@ def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = L
     return png_bytes(figure)
 
 
+def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
+    """Draw accuracy against leakage; the upper left corner is the place to be."""
+    figure, axes = blank_chart(theme, height=4.0)
+    for point, (color, marker, _) in zip(points, _looks(theme), strict=False):
+        axes.errorbar(
+            point.x,
+            point.y,
+            xerr=point.x_spread or None,
+            yerr=point.y_spread or None,
+            color=color,
+            marker=marker,
+            markersize=8,
+            markeredgecolor=theme.ground,
+            capsize=3,
+            linestyle="none",
+        )
+    axes.margins(x=0.16, y=0.16)
+    axes.yaxis.set_major_formatter(tick_writer(write_percent))
+    axes.set(xlabel="leak: PSNR of the attacker's best image (dB)", ylabel="final accuracy")
+    _label_points(figure, axes, points, theme)
+    return png_bytes(figure)
+
+
 def plot_partition(
     histogram: Tensor, class_names: Sequence[str], path: Path | str, *, what: str = "class"
 ) -> None:
@@ -144,7 +178,7 @@ def plot_partition(
 
 
 def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
-    for curve, (color, dashes) in zip(curves, _looks(theme), strict=False):
+    for curve, (color, _, dashes) in zip(curves, _looks(theme), strict=False):
         # a line of one point is invisible, a dot at each of hundreds is a mess
         marker = "o" if len(curve.x) <= 30 else None
         axes.plot(
@@ -164,9 +198,10 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
-def _looks(theme: Theme) -> itertools.cycle[tuple[str, str]]:
-    # colour alone stops telling lines apart after one turn of the palette: then dashes change
-    return itertools.cycle([(color, dashes) for dashes in ("-", "--", ":", "-.") for color in theme.series])
+def _looks(theme: Theme) -> itertools.cycle[tuple[str, str, str]]:
+    # colour alone stops telling lines apart after one turn of the palette: then markers and dashes change
+    turns = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
+    return itertools.cycle([(color, *turn) for turn in turns for color in theme.series])
 
 
 def _legend_below(figure: Figure, axes: Axes, theme: Theme) -> None:
@@ -200,3 +235,39 @@ def _scale(axes: Axes, values: Sequence[float], *, compared: Sequence[float]) ->
         axes.tick_params(which="minor", length=0)
     else:
         axes.set_ylim(bottom=0)
+
+
+def _label_points(figure: Figure, axes: Axes, points: Sequence[Point], theme: Theme) -> None:
+    """Write each label at the first of eight places around its dot where it covers nothing yet."""
+    figure.draw_without_rendering()
+    spots = [axes.transData.transform((point.x, point.y)) for point in points]
+    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in spots]
+    sides: list[tuple[float, float, str, str]] = [
+        (9, 0, "left", "center"),
+        (-9, 0, "right", "center"),
+        (0, 9, "center", "bottom"),
+        (0, -9, "center", "top"),
+        (7, 7, "left", "bottom"),
+        (-7, 7, "right", "bottom"),
+        (7, -7, "left", "top"),
+        (-7, -7, "right", "top"),
+    ]
+    inside = axes.get_window_extent()
+    for number, (point, (color, _, _)) in enumerate(zip(points, _looks(theme), strict=False)):
+        text = axes.annotate(
+            shorten(point.label, 34),
+            (point.x, point.y),
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=9.5,
+            color=color,
+            annotation_clip=False,
+        )
+        text.set_in_layout(False)
+        others = taken[:number] + taken[number + 1 :]
+        for dx, dy, ha, va in sides:
+            text.set(position=(dx, dy), ha=ha, va=va)
+            box = text.get_window_extent()
+            if not box.count_overlaps(others) and inside.x0 <= box.x0 and box.x1 <= inside.x1:
+                break
+        taken.append(text.get_window_extent())

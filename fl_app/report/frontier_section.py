@@ -48,7 +48,7 @@ def frontier_section(rows: Sequence[ComparisonRow], *, by: Leakage = "mean") -> 
             f"{LEAK_WORDS[by]}: of all attacks that were tried on what the server saw, plain or adapted to "
             "the defense, the one that came closest. A larger bubble sent more bytes, up and down over the "
             "whole training; its colour is ε against the server, grey where nothing is promised. Bars are "
-            "one standard deviation over seeds. A dark ring marks the frontier: no other one is at least as "
+            "one standard deviation over seeds. A ring marks the frontier: no other one is at least as "
             "accurate and leaks no more.",
         ),
         *(_panel(panel, by) for panel in panels if panel.points),
@@ -70,12 +70,13 @@ def _panel(panel: Panel, by: Leakage) -> Html:
 
 def caption(points: Sequence[FrontierPoint]) -> list[str]:
     """Return what a reader has to know of where the numbers come from."""
-    words = [
-        f"Joined: the accuracy of {point.full_name} is that of {_runs([point.trained])}, its leakage that of "
-        f"{_runs(point.attacked)}; their configs differ only in the attack, the rounds and the machine."
-        for point in points
-        if point.joined
-    ]
+    joined: dict[str, list[str]] = {}
+    for point in points:
+        if point.joined:
+            sources = f"accuracy of {_runs([point.trained])}, leakage of {_runs(point.attacked)}"
+            joined.setdefault(sources, []).append(point.full_name)
+    why = "Joined, as their configs differ only in the attack, the rounds and the machine"
+    words = [f"{why}: {sources} ({'; '.join(names)})." for sources, names in joined.items()]
     if len({point.rounds for point in points}) > 1:
         words.append("Not all were trained for the same number of rounds: see the table.")
     if len({point.tries for point in points}) > 1:

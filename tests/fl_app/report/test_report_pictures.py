@@ -16,10 +16,12 @@ from fl_app.report import charts, load_run, plot_partition, save_images
 from fl_app.report.canvas import DARK, LIGHT
 from fl_app.report.charts import (
     Curve,
+    Point,
     plot_accuracy,
     plot_bytes,
     plot_epsilon,
     plot_residual,
+    plot_tradeoff,
 )
 from fl_app.report.gallery import column_names, gallery_blocks, gallery_rows, plot_gallery
 from fl_app.report.tiles import read_tiles, tile_uri
@@ -204,6 +206,7 @@ def test_charts_of_odd_values_are_drawn_without_a_warning(theme, values):
             plot_bytes(curve, Curve("down", [], []), 1e6, theme),
             plot_epsilon([curve, curve], 3.0, theme),
             plot_residual(curve, theme),
+            plot_tradeoff([Point("a$", 1.0, v) for v in values], theme),
         ]
     assert all(Image.open(io.BytesIO(picture)).width > 600 for picture in pictures)
 
