@@ -1,4 +1,4 @@
-# make run | test | test-slow | lint | bench | clean. Set-up is done once and again only when its inputs change.
+# make run | reports | test | test-slow | lint | bench | clean. Set-up is done once and again only when its inputs change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +8,15 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: run test test-slow lint bench clean
+.PHONY: run reports test test-slow lint bench clean
 .DEFAULT_GOAL := run
 
 run: $(READY)
 	$(BIN)/flower-simulation --app fl_app
+
+# all experiments and runs as one static site, site/index.html
+reports: $(READY)
+	$(BIN)/fl-app-report --site site multirun
 
 # one thread for each of the workers: together they fill the cores
 test: $(READY)

@@ -39,13 +39,16 @@ from fl_app.overrides import (
     swept_by_experiment,
 )
 from fl_app.report import (
+    LEAKAGES,
     compare_runs,
     comparison_rows,
     comparison_table,
     find_runs,
     summary_lines,
+    write_frontier,
     write_report,
 )
+from fl_app.site import build_site
 from fl_app.studies import DEFAULT_SCALE, StudyOrder, run_study, table_for_terminal
 from fl_app.sweep import Cell, run_sweep
 
@@ -330,14 +333,38 @@ def _attack() -> None:
 
 
 def _report() -> None:
-    parser = argparse.ArgumentParser(prog="fl-app-report", description="Rebuild and compare reports of runs.")
-    parser.add_argument("paths", nargs="+", type=Path, help="run folders, or folders that hold some")
-    parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
-    args = parser.parse_args()
+    args = _report_arguments().parse_args()
+    if args.site is not None:
+        page = build_site(args.paths, args.site, lambda line: print(line, flush=True))
+        print(f"site: {page}", flush=True)
+        return
     runs = find_runs(args.paths)
     console = Console()
+    if args.frontier is not None:
+        for path in write_frontier(runs, args.frontier, by=args.leak):
+            console.print(f"frontier: {path}", soft_wrap=True)
+        return
     for run in runs:
         console.print(f"report: {write_report(run)}", soft_wrap=True)
     console.print(comparison_table(comparison_rows(runs)))
     if len(runs) > 1:
         console.print(f"comparison: {compare_runs(runs, args.out)}", soft_wrap=True)
+
+
+def _report_arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fl-app-report", description="Rebuild and compare reports of runs.")
+    parser.add_argument("paths", nargs="+", type=Path, help="run folders, or folders that hold some")
+    parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
+    parser.add_argument(
+        "--site", type=Path, metavar="FOLDER", help="only build a site of all experiments and runs"
+    )
+    parser.add_argument(
+        "--frontier", type=Path, metavar="FILE", help="only draw accuracy against leakage, as PNG and SVG"
+    )
+    parser.add_argument(
+        "--leak",
+        choices=LEAKAGES,
+        default="mean",
+        help="of the frontier: mean SSIM of the worse attack (default), or SSIM of the attacker's best image",
+    )
+    return parser

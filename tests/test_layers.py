@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "__main__", "ats_command", "attack_command", "deploy"},
+    {"site"},
     {"studies"},
     {"sweep"},
     {"job"},

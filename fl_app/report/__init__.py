@@ -3,6 +3,8 @@
 from fl_app.report.charts import plot_partition
 from fl_app.report.comparison import ComparisonRow, Spread, comparison_rows, comparison_table
 from fl_app.report.comparison_page import compare_runs
+from fl_app.report.frontier import LEAKAGES
+from fl_app.report.frontier_section import write_frontier
 from fl_app.report.layer_chart import save_layers
 from fl_app.report.run_page import write_report
 from fl_app.report.runs import BASELINE, find_runs, load_run
@@ -11,6 +13,7 @@ from fl_app.report.tiles import save_images
 
 __all__ = [
     "BASELINE",
+    "LEAKAGES",
     "ComparisonRow",
     "Spread",
     "compare_runs",
@@ -22,5 +25,6 @@ __all__ = [
     "save_images",
     "save_layers",
     "summary_lines",
+    "write_frontier",
     "write_report",
 ]

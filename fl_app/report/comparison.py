@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -91,10 +91,14 @@ def comparison_rows(run_dirs: Iterable[Path | str]) -> list[ComparisonRow]:
     groups: dict[str, list[Run]] = {}
     for run in map(load_run, run_dirs):
         # a run cut short is not averaged with complete ones
-        same = json.dumps([_without_seed(run.config), run.status], sort_keys=True, default=str)
+        same = json.dumps([without_seed(run.config), run.status], sort_keys=True, default=str)
         groups.setdefault(same, []).append(run)
-    differences = _differences(list(groups.values()))
-    return [_row(runs, differs) for runs, differs in zip(groups.values(), differences, strict=True)]
+    firsts = [runs[0] for runs in groups.values()]
+    differences = tell_apart(map(_names, firsts), (without_seed(run.config) for run in firsts))
+    return [
+        _row(runs, ", ".join(f"{key}={value}" for key, value in differs.items()))
+        for runs, differs in zip(groups.values(), differences, strict=True)
+    ]
 
 
 def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
@@ -130,6 +134,27 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     return table
 
 
+def without_seed(config: object) -> object:
+    """Return the config without what names a repetition or its place on disk."""
+    if isinstance(config, Mapping):
+        # at any depth: the data's and the partition's seed are the run's, resolved
+        return {key: without_seed(value) for key, value in config.items() if key not in _OF_ONE_RUN}
+    return [without_seed(item) for item in config] if isinstance(config, list) else config
+
+
+def tell_apart(names: Iterable[Hashable], configs: Iterable[object]) -> list[dict[str, str]]:
+    """Return for each config the settings, by their paths, in which those of the same name differ."""
+    called = list(names)
+    flat = [_leaves(config) for config in configs]
+    found = []
+    for mine, name in zip(flat, called, strict=True):
+        alike = [other for other, its_name in zip(flat, called, strict=True) if its_name == name]
+        keys = sorted({key for other in alike for key in other})
+        varying = [key for key in keys if len({other.get(key) for other in alike}) > 1]
+        found.append({key: mine.get(key, DASH) for key in varying})
+    return found
+
+
 def spread_of(values: Iterable[float | None]) -> Spread | None:
     """Return mean and sample standard deviation of what is known."""
     known = [value for value in values if value is not None]
@@ -149,25 +174,6 @@ def show_spread(spread: Spread | None, show: Callable[[float | None], str]) -> s
     std, _, its_unit = show(spread.std).partition(" ")
     between = "" if unit == its_unit else f" {unit}"
     return f"{mean}{between} ± {std} {its_unit}".strip()
-
-
-def _without_seed(config: object) -> object:
-    if isinstance(config, Mapping):
-        # at any depth: the data's and the partition's seed are the run's, resolved
-        return {key: _without_seed(value) for key, value in config.items() if key not in _OF_ONE_RUN}
-    return [_without_seed(item) for item in config] if isinstance(config, list) else config
-
-
-def _differences(groups: list[list[Run]]) -> list[str]:
-    flat = [_leaves(_without_seed(runs[0].config)) for runs in groups]
-    names = [_names(runs[0]) for runs in groups]
-    words = []
-    for mine, name in zip(flat, names, strict=True):
-        alike = [other for other, its_name in zip(flat, names, strict=True) if its_name == name]
-        keys = sorted({key for other in alike for key in other})
-        varying = [key for key in keys if len({other.get(key) for other in alike}) > 1]
-        words.append(", ".join(f"{key}={mine.get(key, DASH)}" for key in varying))
-    return words
 
 
 def _leaves(config: object, path: str = "") -> dict[str, str]:

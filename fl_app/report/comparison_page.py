@@ -1,14 +1,13 @@
-"""Many runs on one page: a table that sorts, accuracy curves on one another, accuracy against leakage."""
+"""Many runs on one page: a table that sorts, accuracy curves on one another, the frontier."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import quote
+from typing import NamedTuple
 
-from fl_app.report.charts import Curve, Point, plot_accuracy, plot_tradeoff
+from fl_app.report.charts import Curve, plot_accuracy
 from fl_app.report.comparison import (
     LEAK_METRICS,
     ComparisonRow,
@@ -24,7 +23,8 @@ from fl_app.report.formats import (
     format_number,
     format_percent,
 )
-from fl_app.report.markup import Child, Html, element, page
+from fl_app.report.frontier_section import frontier_section
+from fl_app.report.markup import Child, Html, element, page, relative_link
 from fl_app.report.panels import panel, themed_image
 from fl_app.report.scores import LPIPS, PSNR, Metric
 from fl_app.report.update_kinds import WITH, WITHOUT
@@ -50,8 +50,18 @@ for (const button of document.querySelectorAll("th button")) {
 """
 
 
-def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
-    """Write a comparison to the file ``out``, or to `comparison.html` in the folder ``out``."""
+def compare_runs(
+    run_dirs: Iterable[Path | str],
+    out: Path | str,
+    *,
+    above: Child = None,
+    reports: Mapping[Path, Path] | None = None,
+) -> Path:
+    """Write a comparison to the file ``out``, or to `comparison.html` in the folder ``out``.
+
+    ``above`` comes first on the page. ``reports`` says where the pages of the runs are, by their
+    folders, if not beside their results.
+    """
     rows = comparison_rows(run_dirs)
     if not rows:
         raise ValueError("compare_runs: expected at least one run folder, got none")
@@ -59,6 +69,7 @@ def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     count = sum(len(row.runs) for row in rows)
     body: list[Child] = [
+        above,
         element("p", "Comparison of federated runs", class_="eyebrow"),
         element("h1", f"{count} runs, {len(rows)} configurations"),
         element(
@@ -69,15 +80,25 @@ def compare_runs(run_dirs: Iterable[Path | str], out: Path | str) -> Path:
             "the mean over all images. Best is the accuracy on the test samples in the best round: chosen by "
             "validation samples, or by the test samples themselves, which flatters.",
         ),
-        _table(rows, path.parent),
+        _table(rows, _Links(path.parent, reports)),
         _remarks(rows),
-        _charts(rows),
+        frontier_section(rows),
+        _accuracy_chart(rows),
     ]
     path.write_text(page(f"Comparison of {count} runs", body, script=_SORT, wide=True), encoding="utf-8")
     return path
 
 
-def _table(rows: list[ComparisonRow], base: Path) -> Html:
+class _Links(NamedTuple):
+    base: Path
+    reports: Mapping[Path, Path] | None
+
+    def to(self, run: Path) -> str | None:
+        report = run / "report.html" if self.reports is None else self.reports.get(run)
+        return None if report is None or not report.is_file() else relative_link(report, self.base)
+
+
+def _table(rows: list[ComparisonRow], links: _Links) -> Html:
     two_classes = any(row.two_classes for row in rows)
     plain = ["defense", "model", "data", "seeds", "accuracy", "best"]
     plain += [*(["balanced", "AUROC"] if two_classes else []), "up / round", "down / round"]
@@ -101,19 +122,19 @@ def _table(rows: list[ComparisonRow], base: Path) -> Html:
             for index, title in enumerate(titles)
         ],
     )
-    body = [element("tr", _cells(row, base, two_classes=two_classes)) for row in rows]
+    body = [element("tr", _cells(row, links, two_classes=two_classes)) for row in rows]
     return element(
         "div", element("table", element("thead", groups, header), element("tbody", body)), class_="scroll"
     )
 
 
-def _cells(row: ComparisonRow, base: Path, *, two_classes: bool) -> list[Html]:
+def _cells(row: ComparisonRow, links: _Links, *, two_classes: bool) -> list[Html]:
     state = None if row.status == "finished" else element("small", " ", row.status)
     return [
         _word(row.defense, element("small", " ", row.differs) if row.differs else None, state),
         _word(row.model),
         _word(row.data),
-        element("td", [_seed_link(row, i, base) for i in range(len(row.seeds))], data_value=row.seeds[0]),
+        element("td", [_seed_link(row, i, links) for i in range(len(row.seeds))], data_value=row.seeds[0]),
         _number(row.accuracy, format_percent),
         _number(row.best_accuracy, format_percent, _chosen_by(row)),
         *(_two_classes(row) if two_classes else []),
@@ -140,12 +161,10 @@ def _word(text: str, *below: Child) -> Html:
     return element("td", text, *below, data_value=text)
 
 
-def _seed_link(row: ComparisonRow, index: int, base: Path) -> list[Child]:
-    report = row.runs[index].folder / "report.html"
+def _seed_link(row: ComparisonRow, index: int, links: _Links) -> list[Child]:
+    href = links.to(row.runs[index].folder)
     gap = ", " if index else None
-    if not report.is_file():
-        return [gap, row.seeds[index]]
-    return [gap, element("a", row.seeds[index], href=quote(Path(os.path.relpath(report, base)).as_posix()))]
+    return [gap, row.seeds[index] if href is None else element("a", row.seeds[index], href=href)]
 
 
 def _number(spread: Spread | None, show: Callable[[float | None], str], *below: Child) -> Html:
@@ -208,30 +227,18 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
     return [element("p", remark, class_="muted") for remark in remarks]
 
 
-def _charts(rows: list[ComparisonRow]) -> list[Child]:
-    labels = _labels(rows)
+def _accuracy_chart(rows: list[ComparisonRow]) -> list[Child]:
     curves = [
-        curve for row, label in zip(rows, labels, strict=True) if (curve := _accuracy_curve(row, label)).x
+        curve
+        for row, label in zip(rows, _labels(rows), strict=True)
+        if (curve := _accuracy_curve(row, label)).x
     ]
-    points = [point for row, label in zip(rows, labels, strict=True) if (point := _point(row, label))]
-    missing = [label for label in labels if label not in {point.label for point in points}]
-    panels: list[Child] = []
-    if curves:
-        picture = themed_image(
-            lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row"
-        )
-        words = "Lines are means over seeds, bands one standard deviation."
-        panels.append(panel("Accuracy over rounds", picture, element("p", words, class_="muted")))
-    if points:
-        picture = themed_image(
-            lambda theme: plot_tradeoff(points, theme), "accuracy against leakage, a dot per row"
-        )
-        words = "Up is more accurate, left leaks less: the best place is the upper left corner."
-        words += (
-            f" Not shown, for want of accuracy or a scored attack: {', '.join(missing)}." if missing else ""
-        )
-        panels.append(panel("Accuracy against leakage", picture, element("p", words, class_="muted")))
-    return [element("h2", "Charts"), element("div", panels, class_="charts")] if panels else []
+    if not curves:
+        return []
+    picture = themed_image(lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row")
+    words = element("p", "Lines are means over seeds, bands one standard deviation.", class_="muted")
+    charts = element("div", panel("Accuracy over rounds", picture, words), class_="charts")
+    return [element("h2", "Training"), charts]
 
 
 def _labels(rows: list[ComparisonRow]) -> list[str]:
@@ -256,10 +263,3 @@ def _accuracy_curve(row: ComparisonRow, label: str) -> Curve:
     spreads = [(number, spread) for number in sorted(by_round) if (spread := spread_of(by_round[number]))]
     band = [spread.std or 0.0 for _, spread in spreads] if len(row.runs) > 1 else None
     return Curve(label, [number for number, _ in spreads], [spread.mean for _, spread in spreads], band)
-
-
-def _point(row: ComparisonRow, label: str) -> Point | None:
-    leak, accuracy = row.defended.worst["psnr"], row.accuracy
-    if leak is None or accuracy is None or not (math.isfinite(leak.mean) and math.isfinite(accuracy.mean)):
-        return None
-    return Point(label, leak.mean, accuracy.mean, leak.std or 0.0, accuracy.std or 0.0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
 from fl_app.report.style import STYLE
 
@@ -51,6 +54,11 @@ def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: in
 def details(title: str, *children: Child) -> Html:
     """Make a part that is folded away until asked for."""
     return element("details", element("summary", title), *children)
+
+
+def relative_link(target: Path, base: Path) -> str:
+    """Return what leads from a page in the folder ``base`` to a file."""
+    return quote(Path(os.path.relpath(target, base)).as_posix())
 
 
 def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Html:

@@ -256,7 +256,7 @@ class Run:
 
 def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
     """Read the content of a `result.json` that lies in ``folder``."""
-    rounds = tuple(_parse_round(entry, index) for index, entry in enumerate(_entries(raw.get("rounds")), 1))
+    rounds = tuple(_parse_round(entry, index) for index, entry in enumerate(as_entries(raw.get("rounds")), 1))
     summary = as_mapping(raw.get("summary"))
     model = as_mapping(raw.get("model"))
     parameters, buffers = as_number(model.get("parameters")), as_number(model.get("buffers"))
@@ -296,12 +296,12 @@ def parse_run(folder: Path, raw: Mapping[str, object]) -> Run:
         epsilon_unit=as_text(summary.get("epsilon_unit")) or as_text(raw.get("epsilon_unit")),
         seconds=total("seconds", _sum([r.seconds for r in rounds])),
         attacks=tuple(
-            attack for entry in _entries(raw.get("attacks")) for attack in _parse_attacks(folder, entry)
+            attack for entry in as_entries(raw.get("attacks")) for attack in _parse_attacks(folder, entry)
         ),
         exchange=_parse_exchange(folder, raw.get("exchange")),
         privacy=_parse_privacy(raw.get("privacy")),
         secure_sum=_parse_secure_sum(raw.get("secure_aggregation")),
-        notes=_texts(raw.get("notes")),
+        notes=as_texts(raw.get("notes")),
     )
 
 
@@ -330,8 +330,24 @@ def as_text(value: object) -> str | None:
     return str(value) if isinstance(value, int | float) and as_number(value) is not None else None
 
 
-def _entries(value: object) -> list[Mapping[str, object]]:
+def as_entries(value: object) -> list[Mapping[str, object]]:
+    """Return the mappings of a list."""
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def as_texts(value: object) -> tuple[str, ...]:
+    """Return a list's texts, or the one text there is."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(text for item in items if (text := as_text(item)))
+
+
+def inside(folder: Path, value: object) -> Path | None:
+    """Return a path in ``folder``; None if it leads out of it or is none."""
+    # a result file must not be able to pull other pictures of this machine into a page that gets passed on
+    if not isinstance(value, str) or not value or "\0" in value:
+        return None
+    path = (folder / value).resolve()
+    return path if path.is_relative_to(folder.resolve()) else None
 
 
 def _parse_round(raw: Mapping[str, object], index: int) -> Round:
@@ -359,11 +375,11 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
             Failure(position, as_text(as_mapping(entry).get("client")), _reason(entry))
             for entry in (failures if isinstance(failures, list) else [])
         ),
-        attacked=_texts(attacked),
+        attacked=as_texts(attacked),
         epsilon=as_number(raw.get("epsilon")),
         epsilon_server=as_number(raw.get("epsilon_server")),
         residual_norm=as_number(raw.get("residual_norm")),
-        notes=_texts(raw.get("notes")),
+        notes=as_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
     )
 
@@ -375,11 +391,6 @@ def _whole(value: object) -> int | None:
 
 def _reason(entry: object) -> str | None:
     return as_text(as_mapping(entry).get("reason")) if isinstance(entry, Mapping) else as_text(entry)
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    items = value if isinstance(value, list) else [value]
-    return tuple(text for item in items if (text := as_text(item)))
 
 
 def _best(evaluated: list[Round]) -> Round | None:
@@ -419,7 +430,7 @@ def _parse_exchange(folder: Path, raw: object) -> Exchange | None:
         of=as_number(raw.get("of")),
         hash=as_text(raw.get("hash")),
         by_layer={name: count for name, count in by_layer.items() if count is not None},
-        picture=_inside(folder, raw.get("picture")),
+        picture=inside(folder, raw.get("picture")),
     )
 
 
@@ -474,10 +485,10 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         found_labels=_numbers(raw.get("found_labels")),
         true_labels=_numbers(raw.get("true_labels")),
         objective=as_number(raw.get("objective")),
-        notes=_texts(raw.get("notes")),
+        notes=as_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
-        images=_inside(folder, raw.get("images")),
-        truth=_inside(folder, raw.get("truth")),
+        images=inside(folder, raw.get("images")),
+        truth=inside(folder, raw.get("truth")),
         transcript=_transcript(as_mapping(raw.get("transcript"))),
         sentence=_sentence(as_mapping(raw.get("tokens_by_iteration"))),
         trace=_trace(raw.get("trace")),
@@ -498,7 +509,7 @@ def _transcript(raw: Mapping[str, object]) -> tuple[str, str | None] | None:
 def _sentence(raw: Mapping[str, object]) -> Sentence | None:
     reads = tuple(
         Read(_whole(read.get("iteration")), _tokens(read.get("tokens")), as_number(read.get("accuracy")))
-        for read in _entries(raw.get("reads"))
+        for read in as_entries(raw.get("reads"))
     )
     true, masked = raw.get("true"), raw.get("masked")
     if not reads:
@@ -537,11 +548,3 @@ def _label_scores(value: object) -> dict[str, float]:
         name: float(v) if isinstance(v, bool) else as_number(v) for name, v in as_mapping(value).items()
     }
     return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _inside(folder: Path, value: object) -> Path | None:
-    # a result file must not be able to pull other pictures of this machine into a page that gets passed on
-    if not isinstance(value, str) or not value or "\0" in value:
-        return None
-    path = (folder / value).resolve()
-    return path if path.is_relative_to(folder.resolve()) else None

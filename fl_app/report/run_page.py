@@ -19,7 +19,8 @@ from fl_app.report.formats import (
     format_seconds,
     format_short,
 )
-from fl_app.report.gallery import GalleryRow, Shot, column_names, gallery_blocks, gallery_rows, plot_gallery
+from fl_app.report.gallery import GalleryRow, gallery_rows, plot_gallery
+from fl_app.report.gallery_grid import gallery_grids
 from fl_app.report.label_section import label_section
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.panels import panel, themed_image
@@ -27,13 +28,11 @@ from fl_app.report.records import Run
 from fl_app.report.runs import load_run
 from fl_app.report.sentence_section import sentence_section
 from fl_app.report.server_section import server_section
-from fl_app.report.tiles import png_uri, tile_uri
+from fl_app.report.tiles import png_uri
 from fl_app.report.trace_section import trace_section
 from fl_app.report.transcript_section import transcript_section
 
 _NOTES_SHOWN = 12
-_PICTURE_BUDGET = 450_000
-"""Characters of gallery pictures in one page, so that a page stays small enough to be mailed."""
 
 
 def write_report(run_dir: Path | str) -> Path:
@@ -117,7 +116,7 @@ def _banner(run: Run) -> Html | None:
 def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
     if not rows:
         return []
-    grids, shown = _grids(rows)
+    grids, shown = gallery_grids(rows)
     left = len(rows) - shown
     sums_first = (
         "First come the sums, which are all that the server sees; then one client's own update, before the "
@@ -134,44 +133,6 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
         element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
         element("div", grids, class_="stack"),
     ]
-
-
-def _grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
-    """Return the pictures, and how many rows of them there was room for."""
-    grids: list[Html] = []
-    shown = 0
-    blocks = gallery_blocks(rows)
-    for block in blocks:
-        columns = column_names(block)
-        cells: list[Child] = [element("div", name, class_="head") for name in ["original", *columns]]
-        spent = 0
-        for position, row in enumerate(block):
-            line = [
-                _picture(
-                    Shot(row.original, row.title, sent=False, worst=False),
-                    f"{row.title}: original not sent for audit",
-                ),
-                *(_picture(row.shots.get(name), "no picture", name) for name in columns),
-            ]
-            spent += sum(map(len, line))
-            if position and spent > _PICTURE_BUDGET / len(blocks):
-                break
-            cells.extend(line)
-            shown += 1
-        grid = element("div", cells, class_="gallery", style=f"--columns: {1 + len(columns)}")
-        grids.append(element("div", grid, class_="panel sideways"))
-    return grids, shown
-
-
-def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
-    if shot is None or shot.tile is None:
-        return element("div", missing, class_="missing")
-    return element(
-        "figure",
-        element("img", class_="tile", src=tile_uri(shot.tile), alt=f"{column or 'original'}: {shot.caption}"),
-        element("figcaption", shot.caption),
-        class_=f"worst {'shut' if shot.sent else 'open'}" if shot.worst else None,
-    )
 
 
 def _chart_section(run: Run) -> list[Child]:

@@ -28,6 +28,14 @@ MSE = Metric("mse", "MSE", min, format_short)
 METRICS = (PSNR, SSIM, LPIPS, MSE)
 
 
+class Form(NamedTuple):
+    """One of several tries at the same images."""
+
+    attack: str
+    adaptive: bool
+    labels_from: str | None
+
+
 def worst_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
     """Return the score of the image that came closest to its original."""
     values = _values(metric, attacks)
@@ -35,15 +43,19 @@ def worst_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
 
 
 def mean_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
-    """Return the mean over all scored images, of the form of the attack that has the worst one for the user.
+    """Return the mean over all scored images, of the form of the attack that is worst for the user."""
+    means = means_by_form(metric, attacks)
+    return metric.closest(means.values()) if means else None
 
-    Forms are not averaged with each other: they are several tries at the same images.
-    """
-    forms: dict[tuple[object, ...], list[Attack]] = {}
+
+def means_by_form(metric: Metric, attacks: Iterable[Attack]) -> dict[Form, float]:
+    """Return the mean over all scored images of every form: they are not averaged with each other."""
+    forms: dict[Form, list[Attack]] = {}
     for attack in attacks:
-        forms.setdefault((attack.name, attack.adaptive, attack.labels_from), []).append(attack)
-    means = [mean for form in forms.values() if (mean := mean_of(_values(metric, form))) is not None]
-    return metric.closest(means) if means else None
+        forms.setdefault(Form(attack.name, attack.adaptive, attack.labels_from), []).append(attack)
+    return {
+        form: mean for form, tries in forms.items() if (mean := mean_of(_values(metric, tries))) is not None
+    }
 
 
 def mean_of(values: Sequence[float]) -> float | None:

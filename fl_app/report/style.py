@@ -61,6 +61,16 @@ code.whole { white-space: nowrap; }
   font-size: 1.9rem; font-weight: 700; line-height: 1.2; margin: .2rem 0; letter-spacing: -.01em;
 }
 .card .big small { font-size: .95rem; font-weight: 500; letter-spacing: 0; }
+.card h3 { margin: 0 0 .3rem; overflow-wrap: anywhere; }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: 0 0 1.4rem; }
+nav a[aria-current] { color: var(--ink); font-weight: 600; text-decoration: none; }
+.verdicts { display: flex; flex-wrap: wrap; gap: .4rem; }
+.verdict {
+  display: inline-block; border: 1px solid var(--line); border-radius: 99px; padding: 0 .6rem;
+  white-space: nowrap; font-weight: 600; color: var(--muted);
+}
+.verdict.shut { color: var(--shut); border-color: currentColor; }
+.verdict.open { color: var(--open); border-color: currentColor; }
 .pair { display: flex; gap: .8rem; margin: .8rem 0 0; }
 figure { margin: 0; }
 figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
@@ -105,6 +115,7 @@ td small { display: block; }
 .tokens mark { background: var(--bad); color: var(--bad-ink); border-radius: 4px; padding: 0 .2rem; }
 .tokens u { text-underline-offset: 3px; text-decoration-thickness: 2px; }
 .phrase { display: block; min-width: 6rem; }
+.sentence { display: block; min-width: 12rem; }
 td:not(.number) small { min-width: 7rem; }
 th button { all: unset; cursor: pointer; }
 th button:hover, th[aria-sort] button {
@@ -122,8 +133,12 @@ th[aria-sort=descending] button::after { content: " ▼"; }
   position: sticky; left: 0; background: var(--card);
 }
 .charts.loose { align-items: start; }
+.figures .panel { max-width: 46rem; }
 .stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }
 .panel img.chart { display: block; width: 100%; height: auto; }
+.frontier { display: block; width: 100%; height: auto; }
+.frontier.roomy { max-width: 60rem; }
+.frontier.tight { display: none; }
 .paper { background: #fff; border-radius: 8px; padding: .3rem; }
 .panel h3 { margin-top: 0; }
 details {
@@ -138,6 +153,8 @@ pre {
 .banner pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 ul { padding-left: 1.2rem; margin: .4rem 0; }
 @media (max-width: 560px) {
+  .frontier.roomy { display: none; }
+  .frontier.tight { display: block; }
   main { padding: 1.2rem .9rem 3rem; }
   .card, .panel { padding: .9rem 1rem; }
   .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }

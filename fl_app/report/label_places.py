@@ -1,0 +1,102 @@
+"""Where labels go: beside their bubbles, over nothing else; what finds no place gets none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_GAP = 4.0
+_FAR = (0.0, 10.0, 22.0, 36.0, 52.0)
+"""How much further away a label may go, with a line to its bubble."""
+
+_SIDES = tuple((math.cos(turn), math.sin(turn)) for turn in (k * math.pi / 8 for k in range(16)))
+
+
+class Box(NamedTuple):
+    """A rectangle; y goes down."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        """Whether the two have more than their edges in common."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.top < other.bottom
+            and other.top < self.bottom
+        )
+
+    def holds(self, other: Box) -> bool:
+        """Whether the other one lies within."""
+        return (
+            self.left <= other.left
+            and other.right <= self.right
+            and self.top <= other.top
+            and other.bottom <= self.bottom
+        )
+
+
+class Bubble(NamedTuple):
+    """What is to be labelled."""
+
+    x: float
+    y: float
+    radius: float
+
+    @property
+    def box(self) -> Box:
+        """The square around it."""
+        return Box(self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius)
+
+
+class Place(NamedTuple):
+    """Where a label stands and which of the texts it has."""
+
+    box: Box
+    choice: int
+    away: bool
+    """Whether a line has to show which bubble it belongs to."""
+
+
+def place_labels(
+    bubbles: Sequence[Bubble],
+    sizes: Sequence[Sequence[tuple[float, float]]],
+    *,
+    inside: Box,
+    order: Iterable[int],
+) -> list[Place | None]:
+    """Give every label, in this order, the nearest place where it covers nothing.
+
+    ``sizes`` holds for each bubble the width and height of its texts, the best one first;
+    the next one is tried where no place is left for the ones before it.
+    """
+    taken = [bubble.box for bubble in bubbles]
+    places: list[Place | None] = [None] * len(bubbles)
+    for i in order:
+        places[i] = next(
+            (
+                Place(box, choice, far > 0)
+                for choice, (width, height) in enumerate(sizes[i])
+                for far in _FAR
+                for side in _SIDES
+                if inside.holds(box := _beside(bubbles[i], width, height, far, side))
+                and not any(box.meets(other) for other in taken)
+            ),
+            None,
+        )
+        if (place := places[i]) is not None:
+            taken.append(place.box)
+    return places
+
+
+def _beside(bubble: Bubble, width: float, height: float, far: float, side: tuple[float, float]) -> Box:
+    reach = bubble.radius + _GAP + far
+    x, y = bubble.x + reach * side[0], bubble.y + reach * side[1]
+    # the box touches the circle of that reach with the edge or corner that faces the bubble
+    left = x - width * (1 - side[0]) / 2
+    top = y - height * (1 - side[1]) / 2
+    return Box(left, top, left + width, top + height)

@@ -1,0 +1,5 @@
+"""All reports as one static site: experiments beside the papers' numbers, claims, galleries, the frontier."""
+
+from fl_app.site.build import build_site
+
+__all__ = ["build_site"]

@@ -1,0 +1,16 @@
+"""The papers whose tables and figures are measured, in the order in which the site shows them."""
+
+from __future__ import annotations
+
+PAPERS = {
+    "dgp": "Xue et al., AAAI 2024: Revisiting gradient pruning",
+    "adgp": "Shielding federated learning: aligned dual gradient pruning",
+    "fltop": "Kerkouche et al., UAI 2021: Constrained differentially private federated learning",
+    "rlg": "Dang et al., NeurIPS 2021: Revealing and protecting labels in distributed training",
+    "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
+}
+
+
+def paper_name(key: str) -> str:
+    """Return a paper's full name, or its key if it is another one."""
+    return PAPERS.get(key, key)
