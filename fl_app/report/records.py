@@ -492,7 +492,7 @@ def _parse_attack(folder: Path, raw: Mapping[str, object]) -> Attack:
         transcript=_transcript(as_mapping(raw.get("transcript"))),
         sentence=_sentence(as_mapping(raw.get("tokens_by_iteration"))),
         trace=_trace(raw.get("trace")),
-        trace_images=_inside(folder, raw.get("trace_images")),
+        trace_images=inside(folder, raw.get("trace_images")),
         others=others,
     )
 

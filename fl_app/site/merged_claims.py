@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fl_app.site.holm import holm
+from fl_app.studies.significance import holm
 from fl_app.site.study_records import HOLDS, OPEN, VERDICTS, ClaimRecord, StudyRecord
 
 LEVEL = 0.05
