@@ -107,4 +107,4 @@ def _change_node(tree: Any, values: Sequence[Any], draw: random.Random) -> None:
     elif kind == 3 and isinstance(branch[key], str):
         branch[key] = damage_bytes(branch[key].encode(), [b"x"], draw).decode(errors="replace")
     else:
-        branch[key] = draw.choice(values)
+        branch[key] = copy.deepcopy(draw.choice(values))  # the next change may be within it

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -75,7 +75,7 @@ def load_identity(folder: Path, client: int) -> Identity:
     path = _private_file(folder, client)
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
         # the text of the error names the file, never what stands in it
         raise ValueError(
             f"load_identity: client {client}: expected its private key in {path}, got {type(error).__name__}"
@@ -106,7 +106,7 @@ def _private_file(folder: Path, client: int) -> Path:
 def _load_public(path: Path) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(path.read_bytes())
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm, InternalError):
         raise ValueError(f"load_pinned: expected a PEM public key in {path}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError(f"load_pinned: expected an Ed25519 key in {path}, got {type(key).__name__}")

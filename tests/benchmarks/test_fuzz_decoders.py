@@ -1,7 +1,9 @@
 """Every decoder of foreign bytes accepts, or refuses with its one exception; the command tries many more."""
 
+import copy
 import importlib
 import inspect
+import random
 import re
 from collections.abc import Callable
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fuzz import Tally, fuzz, main, table, try_one
 from benchmarks.fuzz_decoders import Decoder, all_decoders
+from benchmarks.fuzz_mutations import damage_tree
 
 MODULES = (
     *(
@@ -117,3 +120,11 @@ def readers_of(module: object) -> list[Callable]:
         elif inspect.isfunction(thing) and READS.fullmatch(name):
             found.append(thing)
     return found
+
+
+def test_damage_never_touches_what_it_is_made_from():
+    tree, values, draw = {"a": [1, {"b": "text"}], "c": {}}, [[], {}, [[]], {"x": 1}], random.Random(0)
+    before = copy.deepcopy((tree, values))
+    for _ in range(2000):
+        damage_tree(tree, values, draw)
+    assert (tree, values) == before

@@ -69,3 +69,21 @@ def test_files_that_are_no_keys_are_refused_by_name(folder, tmp_path):
 
 def test_no_repr_shows_a_private_key(folder):
     assert repr(load_identity(folder, 2)) == "Identity(client=2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "pem"),
+    [
+        # of an unknown kind, and of another curve with a key that is too short for it: found by fuzzing
+        ("client-0.pub", "PUBLIC KEY-----\nMCowBQYDKJVwAyEADu9m1CHcfQTY0Kw4e36uZwrE3dO4NscTUpkljuXjW2Y=\n"),
+        (
+            "client-0.key",
+            "PRIVATE KEY-----\nMC4CAQAwBQYDK2VvBCIEIN3V0YP98vRuKL6uq10oNKifzwhzepqfqfAip5sqFj2U\n",
+        ),
+    ],
+)
+def test_a_key_file_of_another_kind_is_refused_by_its_name(tmp_path, name, pem):
+    create_identities(tmp_path, [0])
+    (tmp_path / name).write_text(f"-----BEGIN {pem}-----END {pem.partition('-')[0]}-----\n")
+    with pytest.raises(ValueError, match=name):
+        load_identity(tmp_path, 0)
