@@ -63,7 +63,9 @@ def plan_cells(study: Study, more: Sequence[str] = ()) -> list[Planned]:
 
 def check_settings(cells: Sequence[Planned]) -> None:
     """Refuse settings that the first cell of a part cannot have; later cells fail by themselves."""
-    firsts = {cell.part: cell for cell in reversed(cells)}
+    firsts: dict[str, Planned] = {}
+    for cell in cells:
+        firsts.setdefault(cell.part, cell)
     for cell in firsts.values():
         try:
             compose(join_overrides(cell.overrides))

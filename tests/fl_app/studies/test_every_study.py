@@ -1,0 +1,62 @@
+"""Every experiment that is a study can be read, planned and begun, at each of its scales."""
+
+import shlex
+
+import pytest
+from federations import SMALL
+
+from fl_app import overrides
+from fl_app.job import run_job
+from fl_app.overrides import compose, join_overrides, key_of, study_of
+from fl_app.report import load_run
+from fl_app.studies import check_selectors, check_settings, plan_cells, read_study, scales_of
+
+EXPERIMENTS = sorted(path.stem for path in (overrides.CONF_DIR / "experiment").glob("*.yaml"))
+STUDIES = [
+    name for name in EXPERIMENTS if "\nstudy:" in (overrides.CONF_DIR / f"experiment/{name}.yaml").read_text()
+]
+SCALES = [(name, scale) for name in STUDIES for scale in scales_of(name, study_of(name))]
+
+
+def test_there_are_studies_and_other_experiments():
+    assert "dgp_table1" in STUDIES
+    assert study_of("quick") is None
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_a_study_is_planned_and_asks_for_what_its_cells_are(name, scale):
+    study = read_study(name, study_of(name), scale)
+    cells = plan_cells(study)
+    check_selectors(study, cells)
+    check_settings(cells)
+    assert study.rows or study.figures
+    assert study.claims
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_cell_of_a_study_has_a_config(name, scale):
+    for cell in plan_cells(read_study(name, study_of(name), scale)):
+        compose(join_overrides(cell.overrides))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_small_version_of_the_first_cell_of_every_part_runs(name, tmp_path):
+    cells = plan_cells(read_study(name, study_of(name)))
+    for cell in {cell.part: cell for cell in reversed(cells)}.values():
+        kept = [o for o in cell.overrides if key_of(o).split(".")[0] not in ("data", "partition", "public")]
+        small = [
+            "data=photos",
+            "public=held_out",
+            "public.samples=10",
+            "partition=iid",
+            "fraction=1",
+            "balance=false",
+        ]
+        small += [o for o in shlex.split(SMALL) if not o.startswith("attack=")] + ["rounds=1", "validation=0"]
+        small += [
+            f"attack.{key}=2" for key in ("steps", "bins") if key in compose(join_overrides(kept)).attack
+        ]
+        folder = run_job([*kept, *small], folder=tmp_path / cell.part, sweep=True)
+        assert load_run(folder).status == "finished"

@@ -1,0 +1,128 @@
+"""What a selector reads of made-up cells."""
+
+import pytest
+from study_cells import attack, failed, finished, one_each, planned
+
+from fl_app.studies.measured import curves, select
+from fl_app.studies.selector import parse_selector
+
+
+def read(cells, **raw):
+    return select(cells, parse_selector({"metric": "ssim", **raw}, "here"))
+
+
+def mean(selection):
+    return sum(selection.values.values()) / len(selection.values)
+
+
+def two_forms(plain, adaptive, asked="both", **more):
+    attacks = one_each([plain] * 3, **more) + one_each([adaptive] * 3, adaptive=True, **more)
+    return [finished(planned(defense="dgp", adaptive=asked), attacks=attacks)]
+
+
+@pytest.mark.parametrize(("form", "expected"), [("plain", 0.2), ("adaptive", 0.6), ("worst", 0.6)])
+def test_a_form_is_the_attackers(form, expected):
+    selection = read(two_forms(0.2, 0.6), form=form)
+    assert mean(selection) == pytest.approx(expected)
+    assert selection.form == ("plain" if form == "plain" else "adaptive")
+
+
+def test_the_worst_form_is_the_lower_one_where_low_means_alike():
+    cells = [
+        finished(
+            planned(defense="dgp"),
+            attacks=[
+                attack([0.5], lpips=[0.7]),
+                attack([0.5], adaptive=True, lpips=[0.1]),
+            ],
+        )
+    ]
+    assert list(read(cells, metric="lpips").values.values()) == [0.1]
+
+
+def test_who_has_nothing_to_adapt_to_is_both_but_who_was_not_asked_is_missing():
+    attacks = one_each([0.3] * 3)
+    both = read([finished(planned(defense="none"), attacks=attacks)], form="adaptive")
+    assert mean(both) == pytest.approx(0.3)
+    alone = read([finished(planned(defense="none", adaptive=False), attacks=attacks)], form="adaptive")
+    assert alone.missing == "no attack of that kind has ssim"
+
+
+def test_what_was_trained_on_is_another_target():
+    entry = attack([0.1], trained={"ssim": [0.9]})
+    cells = [finished(planned(defense="ats"), attacks=[entry])]
+    assert list(read(cells).values.values()) == [0.1]
+    assert list(read(cells, against="trained").values.values()) == [0.9]
+
+
+def test_an_image_that_was_not_found_is_counted_or_has_a_value():
+    cells = [finished(planned(defense="dgp"), attacks=[attack([0.5, None, None])])]
+    left_out, counted = read(cells), read(cells, not_found=0)
+    assert (len(left_out.values), left_out.not_found) == (1, 2)
+    assert sorted(counted.values.values()) == [0.0, 0.0, 0.5]
+
+
+def test_rounds_updates_and_labels_are_chosen():
+    attacks = [
+        attack([0.1], round=1),
+        attack([0.2], round=5),
+        attack([0.3], round=5, update="undefended"),
+    ]
+    cells = [finished(planned(defense="dgp"), attacks=attacks)]
+    assert sorted(read(cells).values.values()) == [0.1, 0.2]
+    assert list(read(cells, round="last").values.values()) == [0.2]
+    assert list(read(cells, round=1).values.values()) == [0.1]
+    assert list(read(cells, update="undefended").values.values()) == [0.3]
+    assert read(cells, labels="inferred").missing is not None
+
+
+def test_without_a_defense_the_undefended_update_is_the_one_that_was_sent():
+    cells = [finished(planned(defense="none"), attacks=[attack([0.4])])]
+    assert list(read(cells, update="undefended").values.values()) == [0.4]
+
+
+def test_two_attacks_on_one_image_are_not_mixed():
+    entries = [attack([0.4]), attack([0.1], labels_from="inferred")]
+    cells = [finished(planned(defense="dgp"), attacks=entries)]
+    assert read(cells).missing == "attacked twice: say labels: granted or inferred"
+    assert list(read(cells, labels="inferred").values.values()) == [0.1]
+
+
+def test_label_scores_have_the_update_as_their_unit():
+    entries = [attack([], client=c, labels={"exact": c == 0}) for c in range(2)]
+    selection = read([finished(planned(defense="dgp"), attacks=entries)], metric="labels.exact")
+    assert selection.unit == "update"
+    assert selection.by_unit() == {("0", 1): 1.0, ("1", 1): 0.0}
+
+
+def test_a_runs_numbers_have_the_seed_as_their_unit_and_may_be_of_a_round():
+    rows = [{"round": 1, "accuracy": 0.2}, {"round": 2, "accuracy": 0.4}]
+    cells = [
+        finished(planned("a", defense="dgp", seed=s), rounds=rows, accuracy=0.4 + s / 10) for s in (0, 1)
+    ]
+    assert read(cells, metric="accuracy").by_unit() == {("seed 0",): 0.4, ("seed 1",): 0.5}
+    assert set(read(cells, metric="accuracy", round=1).values.values()) == {0.2}
+    assert read(cells, metric="summary.accuracy").by_unit() == {("seed 0",): 0.4, ("seed 1",): 0.5}
+    selector = parse_selector({"metric": "accuracy"}, "here")
+    assert curves(cells, selector) == {1: [0.2, 0.2], 2: [0.4, 0.4]}
+
+
+def test_cells_of_several_kinds_are_one_selection_only_if_that_is_said():
+    cells = [
+        finished(planned("a", defense="dgp", model=m, seed=0), accuracy=v)
+        for m, v in (("x", 0.2), ("y", 0.4))
+    ]
+    assert "differ in model (x, y)" in read(cells, metric="accuracy").missing
+    assert len(read(cells, metric="accuracy", over=["model"]).by_unit()) == 2
+    assert list(read(cells, metric="accuracy", model="y").values.values()) == [0.4]
+
+
+def test_a_missing_cell_says_why_and_one_that_is_not_there_too():
+    cells = [failed(planned(defense="dgp"), "failed: no data")]
+    assert read(cells, defense="dgp").missing == "failed: no data"
+    assert read(cells, defense="topk").missing == "not among the cells of this command"
+
+
+def test_numbers_are_the_same_however_they_are_written():
+    cells = [finished(planned("a", share="1e-3"), accuracy=0.5)]
+    assert list(read(cells, metric="accuracy", share=0.001).values.values()) == [0.5]

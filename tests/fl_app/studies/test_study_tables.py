@@ -1,0 +1,182 @@
+"""A filled table as Markdown, CSV and JSON, and the page around it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from study_cells import attack, failed, finished, one_each, planned, study
+
+from fl_app.report import save_images
+from fl_app.report.canvas import LIGHT, png_bytes
+from fl_app.report.records import parse_run
+from fl_app.studies.claims import judge
+from fl_app.studies.figures import draw, gather
+from fl_app.studies.measured import Measured
+from fl_app.studies.page import Findings
+from fl_app.studies.table import fill_table, table_csv, table_markdown
+from fl_app.studies.writing import write_study
+
+SSIM = {"part": "ig", "metric": "ssim"}
+TABLE = {
+    "columns": {"none": {"defense": "none"}, "DGP": {"defense": "dgp"}, "Precode": {"defense": "precode"}},
+    "rows": [
+        {
+            "name": ["IG", "SSIM"],
+            "select": {**SSIM, "form": "plain"},
+            "better": "lower",
+            "paper": [0.954, 7.7e-4, None],
+            "without": {"Precode": "no chain of layers"},
+        },
+        {
+            "name": "Accuracy",
+            "select": {"part": "accuracy", "metric": "accuracy"},
+            "better": "higher",
+            "show": "percent",
+            "paper": [0.9362, None, None],
+        },
+    ],
+}
+FIGURES = [
+    {
+        "kind": "lines",
+        "title": "Curves",
+        "x": "round",
+        "y": "accuracy",
+        "series": "defense",
+        "select": {"part": "accuracy"},
+    },
+    {"kind": "bars", "title": "Bars", "x": "defense", "y": "ssim", "select": {"part": "ig"}},
+    {"kind": "histogram", "title": "All images", "y": "ssim", "series": "defense", "select": {"part": "ig"}},
+    {
+        "kind": "scatter",
+        "title": "Both",
+        "series": "defense",
+        "x": SSIM,
+        "y": {"part": "accuracy", "metric": "accuracy"},
+    },
+    {"kind": "gallery", "title": "Images", "series": "defense", "select": {"part": "ig"}},
+]
+CLAIMS = [
+    {
+        "name": "a",
+        "text": "DGP <b>below</b> none",
+        "less": {**SSIM, "defense": "dgp"},
+        "than": {**SSIM, "defense": "none"},
+    }
+]
+
+
+@pytest.fixture
+def cells():
+    rows = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.6}]
+    trained = [
+        finished(planned("accuracy", defense=d, seed=s), rounds=rows, accuracy=0.6 + s / 100)
+        for d in ("none", "dgp")
+        for s in (0, 1)
+    ]
+    return [
+        finished(planned(defense="none"), attacks=one_each([0.5, 0.7])),
+        finished(planned(defense="dgp"), attacks=one_each([0.1, 0.3])),
+        *trained,
+        failed(planned("accuracy", defense="precode", seed=0), "failed after 2 s: out of memory"),
+    ]
+
+
+def everything(cells):
+    own = study(table=TABLE, figures=FIGURES, claims=CLAIMS, honest="small", missing=["much"])
+    figures = [gather(figure, cells) for figure in own.figures]
+    return Findings(own, "fl-app -m", cells, fill_table(own, cells), figures, judge(own.claims, cells))
+
+
+def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
+    found = everything(cells)
+    text = table_markdown(found.study, found.lines)
+    first, second = text.splitlines()[2:4]
+    assert first == "| IG | SSIM | 0.600 ± 0.141 (0.954) | **0.200 ± 0.141** (7.7e-04) | – |"
+    assert second == "| Accuracy |  | 60.5 ± 0.7 % (93.6 %) | 60.5 ± 0.7 % | – |"
+    assert "- No chain of layers: IG SSIM of Precode." in text
+    assert "- Failed after 2 s: out of memory: Accuracy of Precode." in text
+    assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
+
+
+def test_the_csv_has_a_line_for_every_place(cells):
+    found = everything(cells)
+    rows = list(csv.DictReader(io.StringIO(table_csv(found.study, found.lines))))
+    assert len(rows) == 6
+    assert (rows[1]["row"], rows[1]["column"], float(rows[1]["mean"]), rows[1]["paper"]) == (
+        "IG SSIM",
+        "DGP",
+        pytest.approx(0.2),
+        "0.00077",
+    )
+
+
+def test_everything_is_written_and_the_json_is_as_promised(cells, tmp_path):
+    page = write_study(everything(cells), tmp_path)
+    content = json.loads((tmp_path / "study.json").read_text())
+    assert set(content) >= {
+        *("name", "paper", "what", "title", "scale", "honest", "missing", "command", "seeds"),
+        *("cells", "table", "figures", "claims", "versions", "finished"),
+    }
+    assert (content["finished"], content["seeds"]) == (False, [0, 1])
+    assert content["cells"][-1]["reason"] == "failed after 2 s: out of memory"
+    place = content["table"]["rows"][0]["ours"][1]
+    assert (place["mean"], place["n"], place["unit"], place["missing"]) == (
+        pytest.approx(0.2),
+        2,
+        "image",
+        None,
+    )
+    assert content["table"]["rows"][0]["ours"][2]["missing"] == "no chain of layers"
+    for figure in content["figures"]:
+        assert (tmp_path / figure["file"]).read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (tmp_path / figure["svg"]).read_bytes()[:600]
+    assert [figure["title"] for figure in content["figures"]] == ["Curves", "Bars", "All images", "Both"]
+    assert json.loads((tmp_path / "claims.json").read_text()) == content["claims"]
+    markup = page.read_text()
+    assert "DGP &lt;b&gt;below&lt;/b&gt; none" in markup
+    assert "too few images (2)" in markup
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_writing_twice_gives_the_same_bytes(cells, tmp_path):
+    for name in ("a", "b"):
+        write_study(everything(cells), tmp_path / name)
+    for path in (tmp_path / "a").iterdir():
+        if path.name != "study.json" and path.name != "study.html":  # these know where the cells lie
+            assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_a_curve_has_the_mean_of_its_seeds_and_a_band(cells):
+    (curve, _) = everything(cells).figures[0].curves
+    assert (list(curve.x), list(curve.y), list(curve.spread)) == ([1.0, 2.0], [0.5, 0.6], [0.0, 0.0])
+
+
+def test_a_gallery_shows_the_same_images_under_every_defense(make_strips):
+    cells = make_strips(("none", "dgp"))
+    own = study(figures=[FIGURES[4]])
+    drawn = gather(own.figures[0], cells)
+    assert drawn.gallery is not None
+    assert drawn.gallery.columns == ("original", "none", "dgp")
+    assert [len(row) for row in drawn.gallery.rows] == [3, 3]
+    assert png_bytes(draw(drawn, LIGHT)).startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def make_strips(tmp_path):
+    def make(defenses):
+        cells = []
+        for defense in defenses:
+            folder: Path = tmp_path / defense
+            save_images(torch.rand(2, 3, 8, 8), folder / "found.png")
+            save_images(torch.rand(2, 3, 8, 8), folder / "truth.png")
+            cell = planned(defense=defense)
+            entry = attack([0.5, 0.6], images="found.png", truth="truth.png")
+            raw = {"config": cell.config, "attacks": [entry]}
+            cells.append(Measured(cell, folder, parse_run(folder, raw), raw, None))
+        return cells
+
+    return make
