@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fl_app.studies.significance import holm
 from fl_app.site.study_records import HOLDS, OPEN, VERDICTS, ClaimRecord, StudyRecord
+from fl_app.studies.significance import holm
 
 LEVEL = 0.05
 
