@@ -1,12 +1,14 @@
-# The one image of docker-compose.yml. Build arguments: VARIANT=cpu (small) or cuda (torch with its GPU libraries).
+# The one image of docker-compose.yml. Build argument: TORCH_INDEX, an index with another build of torch than the
+# registry's own, which has the GPU libraries and runs without a GPU, too; PyTorch's page on installation names
+# one for processors alone (small), and one for each version of CUDA.
 FROM python:3.11-slim AS dependencies
-ARG VARIANT=cpu
+ARG TORCH_INDEX=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 COPY pyproject.toml constraints.txt ./
 # torch first and by itself: no other package may pull another build of it
 RUN pip install --constraint constraints.txt torch torchvision \
-    $(test "$VARIANT" = cuda || echo --index-url https://download.pytorch.org/whl/cpu)
+    ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 # what the project needs, without Ray: here clients are containers
 RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
     | sed 's/\[simulation\]//' > requirements.txt \

@@ -42,7 +42,7 @@ def test_refuses_what_is_not_a_whole_file_of_bytes_and_names_it(tmp_path, conten
         read_idx(path)
 
 
-@pytest.mark.parametrize("content", [b"plain bytes", gzip.compress(TWO_BY_THREE)[:-9]])
+@pytest.mark.parametrize("content", [b"plain bytes", gzip.compress(TWO_BY_THREE)[:-9]], ids=["plain", "cut"])
 def test_refuses_a_broken_gzip_file_and_names_it(tmp_path, content):
     path = tmp_path / "broken.gz"
     path.write_bytes(content)
