@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import random
 import zlib
@@ -19,13 +20,16 @@ from safetensors.torch import save
 
 from attacks.metrics import lpips_weights
 from benchmarks.fuzz_mutations import JSON_VALUES, VALUES, damage_bytes, damage_tree
-from fl_app import cell_lock, client_state, held_tensor, messages, sighting_files
+from fl_app import cell_lock, checkpoint, client_state, held_tensor, messages, sighting_files
 from fl_app.audit import Public, Sighting
 from fl_app.client_state import ClientState, Work
 from fl_app.data import image_folder, librispeech, word_pieces
+from fl_app.data.facts import Facts
 from fl_app.data.hospital import CATEGORIES, LEFT_OUT, TARGET, support2
 from fl_app.data.idx import read_idx
 from fl_app.data.places import DataUnavailable
+from fl_app.data.row_encoding import RowEncoding, read_category, read_numbers
+from fl_app.data.vocabularies import read_vocabulary
 from fl_app.engine.inline import InlineGrid
 from fl_app.messages import MessageError
 from fl_app.models import ModelSpec, check_size, mlp
@@ -34,7 +38,7 @@ from fl_app.overrides import ConfigError
 from fl_app.privacy import Release
 from fl_app.report.records import parse_run
 from fl_app.report.runs import load_run
-from fl_app.results import Results
+from fl_app.results import Results, read_result
 from fl_app.secagg import (
     ProtocolError,
     SecureRound,
@@ -52,6 +56,8 @@ from fl_app.secagg import (
 from fl_app.secagg import messages as secure
 from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
+from fl_app.stored_records import from_tree, to_tree
+from fl_app.stored_tree import read_tree, write_tree
 from fl_app.trust import NOBODY, compose_sent
 from fl_app.types import Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change
@@ -83,6 +89,8 @@ def all_decoders(folder: Path) -> list[Decoder]:
         *_secure(folder / "secure"),
         *_messages(),
         *_memories(),
+        *_kept_files(folder / "kept"),
+        *_facts(),
         *_models(folder / "models"),
         *_run_folders(folder / "runs"),
         *_data_files(folder / "data"),
@@ -136,15 +144,16 @@ def of_files(
     *,
     file: Path,
     weight: float = 0.2,
+    repair: Callable[[bytes], bytes] = bytes,
 ) -> Decoder:
-    """Make the entry of a decoder that reads ``file``."""
+    """Make the entry of a decoder that reads ``file``; ``repair`` is as in `of_bytes`."""
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def write_and_read(content: bytes) -> Any:
         file.write_bytes(content)
         return read()
 
-    return of_bytes(name, covers, examples, write_and_read, refusal, weight=weight)
+    return of_bytes(name, covers, examples, write_and_read, refusal, weight=weight, repair=repair)
 
 
 def _tensors() -> dict[str, torch.Tensor]:
@@ -321,7 +330,9 @@ def _messages() -> list[Decoder]:
     blob = messages.pack_blob(encode(_tensors()))
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
     plan = messages.pack_plan(messages.Plan("", "ab" * 32, 7, 4, 1.0))
-    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure")
+    facts = messages.pack_blob(b"{}")
+    name = messages.RunName("ab" * 16)
+    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure", facts, name)
     messages.add_query(ordered, messages.LocationQuery(0.05, 10))
     truth = Truth(torch.rand(2, 1, 4, 4), torch.tensor([1, 0]))
     reply = messages.Reply(
@@ -333,7 +344,13 @@ def _messages() -> list[Decoder]:
     readers: list[tuple[str, tuple[Callable[..., Any], ...], RecordDict, Callable[[Message], Any]]] = [
         ("order", whole, ordered, messages.unpack_order),
         ("query", (messages.read_query,), ordered, messages.read_query),
-        ("reply", (messages.unpack_reply,), messages.pack_reply(reply), messages.unpack_reply),
+        ("facts", (messages.read_facts,), ordered, messages.read_facts),
+        (
+            "reply",
+            (messages.unpack_reply, messages.read_reply),
+            messages.pack_reply(reply),
+            messages.unpack_reply,
+        ),
         ("identity", (messages.unpack_identity,), identity, messages.unpack_identity),
         ("secure", (messages.unpack_secure,), messages.pack_secure(b"blob"), messages.unpack_secure),
         ("audit", (messages.take_audit,), audited, lambda message: messages.take_audit(message.content)),
@@ -379,7 +396,7 @@ def _as_records(tree: Any) -> RecordDict:
     """Make records of what can be one; Flower would not have delivered the rest."""
     content = RecordDict()
     for name, values in tree.items():
-        kind = MetricRecord if name == "metrics" else ConfigRecord
+        kind = MetricRecord if name.rpartition("/")[2] == "metrics" else ConfigRecord
         if isinstance(values, dict):
             record = kind()
             for key, value in values.items():
@@ -396,15 +413,16 @@ def _memories() -> list[Decoder]:
     tensors = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
     work = Work(1, tensors, {}, 4, 2, 0.5, 0.1, Truth(torch.rand(1, 1, 2, 2), torch.tensor([0])), tensors)
     state = ClientState(
-        1,
-        tensors,
-        {"m": torch.ones(2)},
-        {"e": {"w": torch.ones(3, 2)}, "inner": {}},
-        1,
-        b"blob",
-        {"w": torch.ones(3, 2, dtype=torch.bool)},
-        b"where",
-        work,
+        version=1,
+        weights=tensors,
+        buffers={"m": torch.ones(2)},
+        transform={"e": {"w": torch.ones(3, 2)}, "inner": {}},
+        sent_round=1,
+        sent_order="cd" * 32,
+        sent=messages.Reply(messages.Answer(1, 0, 8, 2), b"update", metrics={"loss": 0.5}),
+        locations={"w": torch.ones(3, 2, dtype=torch.bool)},
+        coordinates=b"where",
+        work=work,
     )
     records = RecordDict()
     client_state.save(records, "ab" * 32, state)
@@ -438,6 +456,67 @@ def _memory(tree: dict[str, Any], arrays: set[str]) -> RecordDict:
                 record[key] = Array("float32", (1,), "numpy.ndarray", data)
         content[name] = record
     return content
+
+
+def _kept_files(folder: Path) -> list[Decoder]:
+    """Return the readers of what clients and servers keep to outlive their processes."""
+    memory = RecordDict()
+    tensors = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
+    client_state.save(memory, "ab" * 32, ClientState(version=3, weights=tensors, transform={"e": tensors}))
+    tree = to_tree(memory)
+    kept, run = folder / "memory", folder / "run"
+    (run / checkpoint.FOLDER).mkdir(parents=True)
+    write_tree(kept, tree)
+    state = run / checkpoint.FOLDER / "state"
+    saved = checkpoint.Saved(
+        {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, [], 1.0, [], [], [(1, 0)], {0: tree}
+    )
+    write_tree(state, {"version": 1} | vars(saved))
+    return [
+        of_files(
+            "memory file",
+            [read_tree, from_tree],
+            [kept.read_bytes()],
+            lambda: from_tree(read_tree(kept, limit=1 << 20)),
+            ValueError,
+            file=kept,
+            repair=_with_digest,
+        ),
+        of_trees("memory", [from_tree], [tree], from_tree, ValueError, values=VALUES),
+        of_files(
+            "checkpoint",
+            [checkpoint.read_checkpoint],
+            [state.read_bytes()],
+            lambda: checkpoint.read_checkpoint(run),
+            ConfigError,
+            file=state,
+            repair=_with_digest,
+        ),
+    ]
+
+
+def _with_digest(content: bytes) -> bytes:
+    """Give a kept file the hash that it should have."""
+    return content[:-32] + hashlib.blake2b(content[:-32], digest_size=32).digest()
+
+
+def _facts() -> list[Decoder]:
+    encoding = RowEncoding(("age",), np.array([1.0]), np.array([2.0]), np.array([3.0]), (("sex", "f"),))
+    facts = Facts(("a", "b"), (2,), (), (), encoding, None)
+    tree, from_json = json.loads(facts.to_json()), Facts.from_json.__func__  # type: ignore[attr-defined]
+    covers = (from_json, RowEncoding.from_plain.__func__, read_vocabulary)  # type: ignore[attr-defined]
+    return [
+        of_bytes(
+            "facts",
+            covers,
+            [facts.to_json().encode()],
+            lambda b: Facts.from_json(b.decode(errors="replace")),
+            ValueError,
+        ),
+        of_trees(
+            "facts values", covers, [tree], lambda damaged: Facts.from_json(json.dumps(damaged)), ValueError
+        ),
+    ]
 
 
 def _spec() -> ModelSpec:
@@ -529,6 +608,14 @@ def _run_folders(folder: Path) -> list[Decoder]:
             [load_run],
             [json.dumps(result).encode()],
             lambda: load_run(folder),
+            ValueError,
+            file=folder / "result.json",
+        ),
+        of_files(
+            "result.json looked at",
+            [read_result],
+            [json.dumps(result).encode()],
+            lambda: read_result(folder),
             ValueError,
             file=folder / "result.json",
         ),
@@ -631,7 +718,7 @@ def _data_files(folder: Path) -> list[Decoder]:
         ),
         of_files(
             "support2.csv",
-            [support2],
+            [support2, read_numbers, read_category],
             [rows.encode()],
             lambda: support2(hospital),
             ValueError,

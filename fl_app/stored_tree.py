@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,12 @@ def _decode(body: memoryview) -> Tree:
 def _payloads(described: list[Any], raw: memoryview) -> Iterator[bytes | Tensor]:
     offset = 0
     for name, shape, size in described:
+        if not all(isinstance(number, int) and number >= 0 for number in (*shape, size)):
+            raise ValueError(f"a payload must have a shape and a size, got {shape} and {size}")
+        width = 1 if name == _BYTES else _DTYPES[name].itemsize
+        # before anything is allocated: what is there must be what is described
+        if math.prod(shape) * width != size or offset + size > len(raw):
+            raise ValueError(f"{name} of shape {shape} cannot be {size} of {len(raw) - offset} bytes")
         piece, offset = raw[offset : offset + size], offset + size
         if name == _BYTES:
             yield bytes(piece)

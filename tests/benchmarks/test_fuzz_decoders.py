@@ -27,7 +27,8 @@ MODULES = (
     *("fl_app.secagg.stages", "fl_app.secagg.identities", "fl_app.models.stored", "fl_app.models.spec"),
     *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.wordpiece.folder", "fl_app.results"),
     *("fl_app.report.runs", "fl_app.report.records", "fl_app.trust", "attacks.metrics.lpips_weights"),
-    "attacks.metrics.lpips_sdist",
+    *("attacks.metrics.lpips_sdist", "fl_app.stored_tree", "fl_app.stored_records", "fl_app.checkpoint"),
+    *("fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
 )
 READS = re.compile(r"(decode|unpack|read|load|open|apply|take|release|parse|compose|from|of|reopen)(_\w+)?")
 """How a function is called that turns bytes, or what a message holds, into values."""
@@ -38,6 +39,7 @@ NOT_DECODERS = {
     "of_body": "the part of read_stage that differs by stage",
     "of": "picks one of two fields",
     "decode": "of a vocabulary: from numbers to text",
+    "of_models": "picks names",
     "load_baseline": "load_run of another folder",
 }
 
