@@ -139,11 +139,11 @@ def _own_data_notes(strategy: FedSGD) -> list[str]:
 
 def _show_partition(parts: ServerParts, path: Path) -> None:
     """Draw who holds what, as far as the server dealt it."""
-    dealt = [client for client in range(len(parts.histogram)) if client not in parts.strategy.roster.own_data]
-    if not dealt:
+    own = sorted(parts.strategy.roster.own_data & set(range(len(parts.histogram))))
+    if len(own) == len(parts.histogram):
         return
     histogram = parts.histogram.clone()
-    histogram[sorted(parts.strategy.roster.own_data & set(range(len(histogram))))] = 0
+    histogram[own] = 0
     plot_partition(histogram, parts.dataset.group_names, path, what=parts.dataset.group_kind)
 
 
