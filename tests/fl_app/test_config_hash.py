@@ -51,6 +51,9 @@ def test_where_this_machine_keeps_its_data_is_not_in_the_hash_but_a_given_root_i
     assert hash_with("/x", "data=imagefolder data.root=/a") != hash_with(
         "/x", "data=imagefolder data.root=/b"
     )
+    below = "data=imagefolder data.root=${oc.env:FL_APP_DATA}/"
+    assert hash_with("/here", f"{below}a") == hash_with("/there", f"{below}a")
+    assert hash_with("/here", f"{below}a") != hash_with("/here", f"{below}b")
     compose.cache_clear()
 
 

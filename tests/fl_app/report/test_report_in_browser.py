@@ -2,8 +2,14 @@ from __future__ import annotations
 
 from browser import look_at, needs_browser
 from run_folders import with_secure_aggregation, write_model
+from study_cells import finished, one_each, planned, study
 
 from fl_app.report import compare_runs, write_report
+from fl_app.studies.claims import judge
+from fl_app.studies.figures import gather
+from fl_app.studies.page import Findings
+from fl_app.studies.table import fill_table
+from fl_app.studies.writing import write_study
 
 pytestmark = needs_browser
 
@@ -48,3 +54,22 @@ def test_the_comparison_sorts_by_a_click_and_rows_without_a_value_stay_last(make
     assert by_name == ["adgp", "dgp", "none", "topk"]
     assert seen["pictures"] == 2
     assert (seen["broken"], seen["requests"], seen["blocked"]) == (0, 0, [])
+
+
+def test_a_study_loads_nothing_and_fits_a_phone(tmp_path):
+    own = study(
+        honest="small",
+        table={
+            "columns": {"without": {"defense": "none"}, "DGP": {"defense": "dgp"}},
+            "rows": [{"name": ["IG", "SSIM"], "select": {"metric": "ssim"}, "better": "lower"}],
+        },
+        figures=[{"kind": "bars", "title": "SSIM", "x": "defense", "y": "ssim"}],
+        claims=[{"name": "a", "text": "low", "at_most": 0.5, "of": {"defense": "dgp", "metric": "ssim"}}],
+    )
+    cells = [finished(planned(defense=d), attacks=one_each([0.4] * 20)) for d in ("none", "dgp")]
+    lines, figures = fill_table(own, cells), [gather(figure, cells) for figure in own.figures]
+    found = Findings(own, "fl-app -m", cells, lines, figures, judge(own.claims, cells))
+    seen = look_at(write_study(found, tmp_path / "study"), tmp_path / "profile", width=390)
+    assert seen["pictures"] == 2  # one for each colour scheme
+    assert (seen["broken"], seen["requests"], seen["blocked"]) == (0, 0, [])
+    assert seen["overflow"] <= 0
