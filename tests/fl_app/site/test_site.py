@@ -135,13 +135,13 @@ def test_the_frontier_and_the_gallery_are_of_all_runs(site):
 
 def test_claims_are_judged_together_and_listed_in_a_file(tmp_path):
     held = [claim(f"c{i}", f"claim {i}", "holds", p=p) for i, p in enumerate((0.001, 0.02, 0.03))]
-    write_study(tmp_path / "a/cpu", change=lambda study: study.update(cells=[], claims=held[:2]))
-    write_study(tmp_path / "b/cpu", name="b", change=lambda study: study.update(cells=[], claims=held[2:]))
+    write_study(tmp_path / "a/cpu", defenses=(), change=lambda study: study.update(claims=held[:2]))
+    write_study(tmp_path / "b/cpu", name="b", defenses=(), change=lambda study: study.update(claims=held[2:]))
     site = build_site([tmp_path / "a", tmp_path / "b"], tmp_path / "site").parent
     merged = json.loads((site / "claims.json").read_text())
     assert [c["p_holm"] for c in merged["claims"]] == pytest.approx([0.003, 0.04, 0.04])
     assert merged["counts"]["holds"] == 3
-    write_study(tmp_path / "c/cpu", name="c", change=lambda study: study.update(cells=[]))
+    write_study(tmp_path / "c/cpu", name="c", defenses=())
     site = build_site([tmp_path / name for name in "abc"], tmp_path / "site").parent
     merged = json.loads((site / "claims.json").read_text())["claims"]
     by_name = {c["name"]: c for c in merged}
@@ -168,7 +168,7 @@ def test_hostile_names_are_text_everywhere(tmp_path):
         study["cells"][0] |= {"part": HOSTILE, "status": HOSTILE, "reason": HOSTILE, "name": HOSTILE}
 
     (tmp_path / "secret.png").write_bytes(b"secret")
-    write_study(tmp_path / "multirun/a/cpu", change=hostile)
+    write_study(tmp_path / "multirun/a/cpu", defenses=["dgp"], change=hostile)
     run = write_run(tmp_path / "multirun/b", defense=HOSTILE, rounds=2)
     (run / "report.html").write_text("<!doctype html>")
     site = build_site([tmp_path / "multirun"], tmp_path / "site").parent
@@ -214,7 +214,7 @@ def test_reports_that_are_missing_or_older_than_their_results_are_written(tmp_pa
 
 
 def test_a_site_is_replaced_whole_and_other_folders_are_refused(tmp_path):
-    write_study(tmp_path / "multirun/a/cpu", change=lambda study: study.update(cells=[]))
+    write_study(tmp_path / "multirun/a/cpu", defenses=())
     site = build_site([tmp_path / "multirun"], tmp_path / "site").parent
     (site / "studies/stale.html").touch()
     build_site([tmp_path / "multirun"], site)
