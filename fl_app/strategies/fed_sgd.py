@@ -411,7 +411,10 @@ class FedSGD(Strategy):
         for message in replies:
             client = client_of.get(message.metadata.src_node_id)
             if client is None:
-                self._note(f"a reply of node {message.metadata.src_node_id}, which was not asked, is ignored")
+                # a SuperLink answers itself, with an error, for a node that is gone
+                said = f": {message.error.reason}" if message.has_error() else ""
+                node = message.metadata.src_node_id
+                self._note(f"a reply of node {node}, which was not asked, is ignored{said}")
                 continue
             try:
                 reply = self._check(server_round, client, message)
