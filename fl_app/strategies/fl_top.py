@@ -68,6 +68,7 @@ class FLTop(FLStd):
         self._coordinates_record: ConfigRecord | None = None
         if self.coordinates is not None:
             self._agree_on(self.coordinates)
+            self.downlink = FixedDownlink(self.coordinates)
 
     def history(self) -> dict[str, Tree]:
         """Return what the rounds so far have left, as plain values."""
