@@ -27,9 +27,9 @@ from fl_app.results import Results, run_folder
 from fl_app.sighting_files import save_sightings
 from fl_app.strategies import BudgetSpent, FedSGD, FLStd
 from fl_app.tap import TappedGrid
-from fl_app.training import Evaluation, batch_norm, task_of
+from fl_app.training import Evaluation, batch_norm, parameters, task_of
 from fl_app.trust import NOBODY, Trust
-from fl_app.vector_facts import describe_vectors, privacy_notes
+from fl_app.vector_facts import describe_vectors, describe_weights, privacy_notes
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +48,14 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     results = Results(folder, config, _sizes(parts))
     with _logging_to(folder / "run.log"):
         describe_vectors(parts.strategy, parts.model, results)
+        start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
         lasting: LastingRun | None = None
         try:
             auditor = watch(parts)
             lasting = LastingRun(grid, parts, overrides, results, auditor, past)
             sightings = _train(grid, parts, results, auditor, lasting)
+            describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
+            describe_weights(parts.strategy, start, config["defense"].get("share", config["share"]), results)
             _save_model(parts.strategy, folder / "model.safetensors")
             if config["audit"]["store"]:
                 save_sightings(folder, sightings, parts.spec, parts.public)

@@ -277,6 +277,11 @@ def _check_together(config: Mapping[str, Any]) -> None:
             )
     if _at(config, "attack").get("viewpoint", "server") != "server":
         _check_participant(config)
+    if defense == "fl_top" and _at(config, "defense.chosen_by") == "vote" and _attacks_first(config):
+        raise ConfigError(
+            "attack.rounds: in round 1 clients vote on coordinates, and there is no update to attack; got "
+            f"{_at(config, 'attack.rounds')}"
+        )
     if _at(config, "choices.dp") == "client" and _at(config, "training.steps") is None:
         raise ConfigError(
             "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
@@ -286,6 +291,11 @@ def _check_together(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, got {decay}"
         )
+
+
+def _attacks_first(config: Mapping[str, Any]) -> bool:
+    rounds = _at(config, "attack.rounds")
+    return _at(config, "attack.method") is not None and (rounds == "all" or 1 in rounds)
 
 
 def _check_participant(config: Mapping[str, Any]) -> None:

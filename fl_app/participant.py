@@ -58,6 +58,8 @@ class Participant(Auditor):
         super().__init__(**audit | {"clients": self._others})
         self._undo = undo
         self._weights: Update = {}
+        """Of the model that it got last; none if that is not known."""
+        self._version = -1
         self._round = 0
         self._own: _Own | None = None
         self._truths: dict[int, Truth] = {}
@@ -98,17 +100,24 @@ class Participant(Auditor):
         order = parcel.order
         if order.base < 0:
             self._weights = decode(parcel.model, self._model()[0])  # of these, names and shapes
+        elif order.base != self._version:
+            self._weights = {}
+            self.notes.append(
+                f"round {order.round}: what the participant had got before is not known here, as the run was "
+                "resumed: it attacks nobody until it gets the whole model"
+            )
         elif order.base != order.version:
             self._weights = apply_change(self._weights, parcel.model)
+        self._version = order.version if self._weights else -1
         if order.round == self._round:
             return  # the model once more, for a client that had lost the last one
-        if self._own is not None and self._own.order.round == order.round - 1:
+        if self._own is not None and self._own.order.round == order.round - 1 and self._weights:
             self.sightings.append(self._sighting(self._own))
         self._round, self._own, self._truths = order.round, None, {}
 
     def _keep(self, order: Order, sent: Message, reply: Message) -> None:
         seen = unpack_reply(reply)
-        if seen.answer.need_model or not self.in_attacked_round(order):
+        if seen.answer.need_model or not self.in_attacked_round(order) or not self._weights:
             return
         blob, like = unpack_order(sent).buffers, self._model()[1]
         buffers = decode(blob, like) if blob else like

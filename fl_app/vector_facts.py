@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from fl_app.audit import Sighting
-from fl_app.coordinates import count_by_layer
+from fl_app.coordinates import count_by_layer, flatten, top_coordinates
 from fl_app.report import save_layers
 from fl_app.results import Results
 from fl_app.strategies import FedSGD, FLStd, FLTop
 from fl_app.training import parameters
+from fl_app.types import Update
+
+_BINS = 40
 
 
 def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> None:
@@ -22,7 +26,7 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
         "values": strategy.sketch.size,
         "of": strategy.total_entries,
     }
-    if isinstance(strategy, FLTop):
+    if isinstance(strategy, FLTop) and strategy.coordinates is not None:
         like = parameters(model)
         by_layer = count_by_layer(strategy.coordinates, like)
         save_layers(
@@ -31,6 +35,7 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
         save_file({"coordinates": strategy.coordinates}, results.folder / "coordinates.safetensors")
         results.content["exchange"] |= {
             "hash": strategy.coordinates_hash,
+            "voted_in": strategy.voted_in,
             "by_layer": by_layer,
             "picture": "coordinates.png",
         }
@@ -47,6 +52,27 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
             "clip": strategy.clip,
             "replayable": strategy.privacy.replayable,
         }
+
+
+def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
+    """Say how far the ``share`` of the weights that moved most has gone, if clients send vectors.
+
+    Under FL-TOP these are its coordinates, as no other moves (Kerkouche et al., Fig. 1, against FL-STD).
+    """
+    if not isinstance(strategy, FLStd):
+        return
+    moved = (flatten(strategy.weights).double() - flatten(start).double()).abs().cpu()
+    values = moved[top_coordinates(moved, share)]
+    largest = float(values.max())
+    counts = torch.histc(values, bins=_BINS, min=0.0, max=largest or 1.0)
+    results.content["weights"] = {
+        "count": len(values),
+        "norm": float(values.norm()),
+        "mean": float(values.mean()),
+        "largest": largest,
+        "counts": [int(count) for count in counts],
+        "edges": [(largest or 1.0) * i / _BINS for i in range(_BINS + 1)],
+    }
 
 
 def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:

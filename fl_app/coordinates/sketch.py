@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from fl_app.coordinates.flat import flatten, gather, scatter, unflatten
 from fl_app.coordinates.measurements import PartialCosines, draw_measurements, reconstruct
 from fl_app.coordinates.random_set import draw_coordinates
 from fl_app.coordinates.top import coordinate_count
+from fl_app.selection import largest
 from fl_app.types import Update
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,28 @@ class Chosen:
         )
 
 
+@dataclass(frozen=True)
+class Votes:
+    """A client's vote for coordinates: the ``count`` entries that changed most, as a vector of norm 1.
+
+    However large a change is, its vote counts the same, and one client's votes have an L2 norm of exactly
+    the bound that noise is measured by.
+    """
+
+    size: int
+    count: int
+    trained: None = None
+
+    def take(self, update: Mapping[str, Tensor]) -> Tensor:
+        """Return the same positive number at each entry that is voted for, 0 elsewhere."""
+        flat = flatten(update)
+        return largest(flat, self.count).to(flat.dtype) / math.sqrt(self.count)
+
+    def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:
+        """Return the votes where they are for."""
+        return unflatten(values.to(next(iter(like.values()))), like)
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Random measurements of all entries: FL-CS."""
@@ -117,12 +141,17 @@ def everything() -> Scheme:
     return lambda n, seed, fixed: Everything(n)
 
 
-def fixed_coordinates(share: float) -> Scheme:
-    """The entries at the coordinates that were agreed on: ``share`` of all."""
+def fixed_coordinates(share: float, vote: bool = False) -> Scheme:
+    """The entries at the coordinates that were agreed on: ``share`` of all.
+
+    If clients ``vote`` on them, their votes before that.
+    """
     coordinate_count(share, 1)  # refuses what is no share
 
     def sketch(n: int, seed: int, fixed: Tensor | None) -> Sketch:
         count = coordinate_count(share, n)
+        if fixed is None and vote:
+            return Votes(n, count)
         if fixed is None or len(fixed) != count:
             came = "none" if fixed is None else f"{len(fixed)}"
             raise ValueError(f"fixed_coordinates: expected {count} agreed coordinates, got {came}")

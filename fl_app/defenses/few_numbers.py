@@ -11,9 +11,15 @@ def fl_std() -> Defense:
     return Defense(scheme=everything())
 
 
-def fl_top(share: float) -> Defense:
-    """Train and send the coordinates that were agreed on, ``share`` of all."""
-    return Defense(scheme=fixed_coordinates(share))
+CHOSEN_BY = ("public", "vote")
+"""What chooses the coordinates of FL-TOP: public samples, or the clients' votes."""
+
+
+def fl_top(share: float, chosen_by: str = "public") -> Defense:
+    """Train and send the coordinates that were agreed on, ``share`` of all, maybe by votes."""
+    if chosen_by not in CHOSEN_BY:
+        raise ValueError(f"fl_top: chosen_by must be one of {', '.join(CHOSEN_BY)}, got {chosen_by!r}")
+    return Defense(scheme=fixed_coordinates(share, vote=chosen_by == "vote"))
 
 
 def fl_basic(share: float) -> Defense:

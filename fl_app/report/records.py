@@ -68,6 +68,8 @@ class Exchange:
     hash: str | None
     by_layer: Mapping[str, int]
     """How many of the coordinates lie in each tensor, if they are the same in every round."""
+    voted_in: int | None
+    """The round in which clients voted on them; None: they did not."""
     picture: Path | None
 
 
@@ -430,6 +432,7 @@ def _parse_exchange(folder: Path, raw: object) -> Exchange | None:
         of=as_number(raw.get("of")),
         hash=as_text(raw.get("hash")),
         by_layer={name: count for name, count in by_layer.items() if count is not None},
+        voted_in=_whole(raw.get("voted_in")),
         picture=inside(folder, raw.get("picture")),
     )
 

@@ -22,6 +22,10 @@ _SCHEMES = {
     "FLTop": "They are the same coordinates T in every round, chosen on public samples before the first "
     "one; the others never change. So which they are says nothing about a client's data (FL-TOP).",
 }
+_VOTED = (
+    "They are the same coordinates T in every round but for round {round}, in which clients voted on them; "
+    "the others never change. The votes are charged like any other round (FL-TOP)."
+)
 _STOPPED = "stopped before round"
 """How the note of a run begins that stopped because of its budget."""
 
@@ -48,13 +52,19 @@ def _sent_panel(run: Run, exchange: Exchange) -> Html:
     chart = _layer_chart(run, exchange)
     return panel(
         "What each client sends in a round",
-        element("p", words, " ", _SCHEMES.get(exchange.scheme or "", exchange.scheme)),
+        element("p", words, " ", _scheme(exchange)),
         chart,
         element("p", "Where T falls, layer by layer.", class_="muted") if chart else None,
         element("p", "SHA-256 of T: ", element("code", exchange.hash), class_="muted")
         if exchange.hash
         else None,
     )
+
+
+def _scheme(exchange: Exchange) -> str | None:
+    if exchange.voted_in is not None:
+        return _VOTED.format(round=exchange.voted_in)
+    return _SCHEMES.get(exchange.scheme or "", exchange.scheme)
 
 
 def _layer_chart(run: Run, exchange: Exchange) -> Html | None:

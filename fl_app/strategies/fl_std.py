@@ -76,12 +76,7 @@ class FLStd(FedAvg):
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.account = None if privacy is None else privacy.account()
         self.sketch = self.sketch_of(1)
-        self.clip = 0.0
-        if privacy is not None:
-            # a whole number, as a config may have it, is none that a plan could hold
-            self.clip = float(
-                privacy.clip or public.bound(self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
-            )
+        self.clip = 0.0 if privacy is None else self.bound(privacy)
         self.start_hash = ""
         """Of the version 0 that clients make by themselves; "" if they need not."""
         self.coordinates_hash = ""
@@ -143,6 +138,12 @@ class FLStd(FedAvg):
     def sketch_of(self, server_round: int) -> Sketch:
         """Return what clients send in a round."""
         return self._scheme(self.total_entries, round_seed(self._seed, server_round), None)
+
+    def bound(self, privacy: ClientLevel) -> float:
+        """Return the largest L2 norm of a vector: as configured, or as public samples have it."""
+        sketches = (self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
+        # a whole number, as a config may have it, is none that a plan could hold
+        return float(privacy.clip or self.public.bound(sketches))
 
     # The round.
 

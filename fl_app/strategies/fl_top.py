@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.coordinates import Chosen, Sketch, gather, mask_coordinates, scatter, top_coordinates
+from fl_app.coordinates import (
+    Chosen,
+    Sketch,
+    Votes,
+    coordinate_count,
+    gather,
+    mask_coordinates,
+    scatter,
+    top_coordinates,
+)
 from fl_app.fingerprint import hash_tensors
-from fl_app.messages import pack_blob
+from fl_app.messages import VALUES, pack_blob
+from fl_app.privacy import ClientLevel
+from fl_app.stored_tree import Tree
 from fl_app.strategies.downlink import FixedDownlink
 from fl_app.strategies.fl_std import FLStd
 from fl_app.training import PublicRound, parameters
@@ -24,6 +37,11 @@ class FLTop(FLStd):
     ``public_steps`` steps of SGD from the initial weights, at a rate of ``public_lr`` (the clients' own
     if it is None). Clients make these weights by themselves, and are told T once; its hash is in
     every order.
+
+    ``chosen_by="vote"``: no public sample is needed for T (§3.2.3, which leaves open how). In the first
+    round clients train all weights, each votes for the coordinates that it moved most, and T has the
+    most votes; the model stays as it is. A vote is a vector like any other: of norm 1, with the same noise,
+    under the same masks, and charged as a round.
     """
 
     def __init__(
@@ -32,25 +50,63 @@ class FLTop(FLStd):
         share: float,
         public_steps: int = 20,
         public_lr: float | None = None,
+        chosen_by: str = "public",
         public: PublicRound,
         **kwargs: Any,
     ) -> None:
         if public_lr is not None and not public_lr > 0:
             raise ValueError(f"FLTop: public_lr must be above 0, got {public_lr}")
-        scores = public.scores(public_steps, public_lr)
-        self.coordinates: Tensor = top_coordinates(scores, share).cpu()
+        self._share = share
+        self.coordinates: Tensor | None = None
+        """T; None until it was voted on."""
+        self.voted_in: int | None = None
+        """The round in which it was; None: the server chose."""
+        if chosen_by != "vote":
+            self.coordinates = top_coordinates(public.scores(public_steps, public_lr), share).cpu()
         super().__init__(*args, public=public, **kwargs)
-        self.downlink = FixedDownlink(self.coordinates)
-        start = parameters(public.model)
-        self.start_hash, self.coordinates_hash = (
-            hash_tensors(start.values()),
-            hash_tensors([self.coordinates]),
-        )
-        self._coordinates_record = pack_blob(encode(mask_coordinates(self.coordinates, start)))
+        self._start = {name: p.detach().clone() for name, p in parameters(public.model).items()}
+        self._coordinates_record: ConfigRecord | None = None
+        if self.coordinates is not None:
+            self._agree_on(self.coordinates)
+            self.downlink = FixedDownlink(self.coordinates)
+
+    def history(self) -> dict[str, Tree]:
+        """Return what the rounds so far have left, as plain values."""
+        voted = self.voted_in is not None
+        return super().history() | {
+            "voted_in": self.voted_in,
+            "coordinates": self.coordinates if voted else None,
+            "clip": self.clip,
+            "downlink_is_fixed": isinstance(self.downlink, FixedDownlink),
+        }
+
+    def restore(self, history: dict[str, Tree]) -> None:
+        """Go on from what `history` returned, with the coordinates that were voted on."""
+        if history["voted_in"] is not None:
+            self.voted_in, self.clip = history["voted_in"], history["clip"]
+            coordinates = history["coordinates"].cpu()
+            self._agree_on(coordinates)
+            if history["downlink_is_fixed"]:
+                self.downlink = FixedDownlink(coordinates)
+        super().restore(history)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Order this round's clients to train; once the coordinates are known, nothing else travels."""
+        if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
+            self.downlink = FixedDownlink(self.coordinates)
+        return super().configure_train(server_round, arrays, config, grid)
 
     def sketch_of(self, server_round: int) -> Sketch:
-        """Return the coordinates, which are always the same."""
+        """Return the coordinates, which are always the same; before they are known, votes on them."""
+        if self.coordinates is None:
+            return Votes(self.total_entries, coordinate_count(self._share, self.total_entries))
         return Chosen(self.coordinates)
+
+    def bound(self, privacy: ClientLevel) -> float:
+        """Return the largest norm of a vector, which is 1 for votes."""
+        return 1.0 if self.coordinates is None else super().bound(privacy)
 
     def locations_for(self, client: int) -> ConfigRecord | None:
         """Return the coordinates for who does not know them yet."""
@@ -58,7 +114,20 @@ class FLTop(FLStd):
         return None if known else self._coordinates_record
 
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after the mean change, which all others survive bit for bit."""
+        """Return the weights after the mean change, which all others survive bit for bit; votes move none."""
+        if self.coordinates is None:
+            self.voted_in = server_round
+            self._agree_on(top_coordinates(mean[VALUES].clamp_min(0), self._share).cpu())
+            if self.privacy is not None:
+                self.clip = self.bound(self.privacy)
+            return self.weights
         moved = super().step(mean, server_round)
         # to add 0 would turn a -0.0 into 0.0, and clients start from the former
         return scatter(gather(moved, self.coordinates), self.coordinates, self.weights)
+
+    def _agree_on(self, coordinates: Tensor) -> None:
+        """Note the coordinates that every later order names."""
+        self.coordinates = coordinates
+        self.start_hash = hash_tensors(self._start.values())
+        self.coordinates_hash = hash_tensors([coordinates])
+        self._coordinates_record = pack_blob(encode(mask_coordinates(coordinates, self._start)))

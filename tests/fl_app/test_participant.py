@@ -115,6 +115,33 @@ def test_nothing_but_its_own_messages_is_read(monkeypatch):
     assert {owners[id(message)] for message in opened} == {1}
 
 
+class Late:
+    """Shows a participant nothing of the first round, as after a run was resumed."""
+
+    def __init__(self, tap):
+        self.tap = tap
+
+    def shows(self, message):
+        return message.metadata.message_type != TRAIN or read_order(message).round > 1
+
+    def on_send(self, message):
+        return self.tap.on_send(message) if self.shows(message) else message
+
+    def on_reply(self, sent, reply):
+        return self.tap.on_reply(sent, reply) if self.shows(sent) else reply
+
+
+@pytest.mark.parametrize("downlink", ["change", "full"])
+def test_a_participant_that_lost_track_says_so_until_it_gets_the_whole_model(downlink):
+    text = f"{SMALL} {BY} defense=none clients=2 rounds=4 attack.rounds=all strategy.downlink={downlink}"
+    parts = server_parts(text)
+    auditor = watch(parts)
+    grid = TappedGrid(InlineGrid(app, 2, run_config={"overrides": text}), Late(auditor))
+    parts.strategy.start(grid=grid, initial_arrays=hold(parts.model.state_dict()), num_rounds=4)
+    assert [sighting.order.round for sighting in auditor.sightings] == ([2, 3] if downlink == "full" else [])
+    assert any("it attacks nobody" in note for note in auditor.notes) == (downlink == "change")
+
+
 @given(
     st.lists(st.floats(-1, 1), min_size=3, max_size=3),
     st.floats(0.01, 1),

@@ -31,6 +31,7 @@ FAMILIES = {
     "adgp": f"{MLP} defense=adgp location=vote",
     "outpost": f"{MLP} defense=outpost",
     "fl_top": f"{PRIVATE} defense=fl_top share=0.1 fraction=0.8",
+    "vote": f"{PRIVATE} defense=fl_top coordinates=vote share=0.1 fraction=0.8",
     "fl_basic": f"{VECTORS} defense=fl_basic share=0.1",
     "sync": "model=convnet model.width=4 defense=none strategy=fed_avg bn=sync",
     "local": "model=convnet model.width=4 defense=none strategy=fed_avg bn=local",
