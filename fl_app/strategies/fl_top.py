@@ -84,9 +84,10 @@ class FLTop(FLStd):
         """Go on from what `history` returned, with the coordinates that were voted on."""
         if history["voted_in"] is not None:
             self.voted_in, self.clip = history["voted_in"], history["clip"]
-            self._agree_on(history["coordinates"])
+            coordinates = history["coordinates"].cpu()
+            self._agree_on(coordinates)
             if history["downlink_is_fixed"]:
-                self.downlink = FixedDownlink(history["coordinates"])
+                self.downlink = FixedDownlink(coordinates)
         super().restore(history)
 
     def configure_train(
