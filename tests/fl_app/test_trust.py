@@ -14,7 +14,7 @@ from fl_app.client_app import app as client_app
 from fl_app.conf_contents import targets, values
 from fl_app.config import client_parts, server_parts
 from fl_app.engine import InlineGrid, run_app
-from fl_app.messages import IDENTIFY, TRAIN
+from fl_app.messages import IDENTIFY, TRAIN, Order, pack_blob, pack_order
 from fl_app.overrides import CONF_DIR, ConfigError, compose
 from fl_app.server_app import app as server_app
 from fl_app.trust import NOBODY, PLACES, WHOLE, Trust, compose_sent, trust_of
@@ -95,12 +95,13 @@ def test_overrides_from_the_network_make_a_client_read_no_file(overrides):
 
 def test_a_deployed_client_answers_with_the_refusal_and_a_simulated_one_does_as_told():
     text = f"{TINY} model=custom model._target_=own_parts.tiny_model +model.width=3"
+    order = pack_order(Order(1, 0, 0.1, "ab" * 32, 0), pack_blob(b"no model"))
     for node, words in (
         (DEPLOYED, "overrides from the network: model._target_"),
-        ({}, "expected a config record"),
+        ({}, "ModelSpec: not JSON"),
     ):
         grid = InlineGrid(client_app, 2, run_config={"overrides": text}, node_config=node)
-        (reply,) = grid.send_and_receive([Message(RecordDict(), 1000, TRAIN)])
+        (reply,) = grid.send_and_receive([Message(order, 1000, TRAIN)])
         assert words in reply.error.reason
 
 
