@@ -65,7 +65,7 @@ def run(federation: Harness, overrides: str) -> dict:
     return json.loads((folder / "result.json").read_text())
 
 
-def until(true, federation: Harness, who: str, seconds: float = 300) -> None:
+def until(true, federation: Harness, who: str, seconds: float = 900) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, federation.log(who)
@@ -92,7 +92,7 @@ def turned_away(federation: Harness, key: Path, home: Path) -> str:
             command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        assert process.wait(120) != 0
+        assert process.wait(400) != 0
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # a child of its own may take its time
     return said.read_text()

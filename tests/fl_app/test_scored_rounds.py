@@ -17,6 +17,7 @@ from fl_app.data import normalise, pixels
 from fl_app.engine import InlineGrid
 from fl_app.federation import run_federation
 from fl_app.overrides import ConfigError
+from fl_app.trust import WHOLE
 
 PATIENTS = "data=support2 data.root={} model=mlp strategy=fed_avg defense=none attack=none threads=1"
 
@@ -79,7 +80,7 @@ def test_patients_have_balanced_accuracy_and_an_area(shared_data, tmp_path):
 
 
 def held(text, clients):
-    data_of = client_parts(text).data_of
+    data_of = client_parts(text, WHOLE).data_of
     return [data_of(client, clients).samples for client in range(clients)]
 
 

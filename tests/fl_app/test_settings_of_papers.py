@@ -13,18 +13,19 @@ from fl_app.federation import watch
 from fl_app.held_tensor import hold
 from fl_app.overrides import ConfigError
 from fl_app.tap import TappedGrid
+from fl_app.trust import WHOLE
 from fl_app.types import RoundContext
 
 ENTRIES = 20_000
 
 
 def rate(overrides, round):
-    return server_parts(f"{SMALL} schedule=piecewise {overrides}").strategy.lr(round)
+    return server_parts(f"{SMALL} schedule=piecewise {overrides}", WHOLE).strategy.lr(round)
 
 
 def sent(overrides):
     """Return what is left of a gradient of one tensor, and the gradient."""
-    transform = client_parts(f"{SMALL} {overrides}").defense.transform
+    transform = client_parts(f"{SMALL} {overrides}", WHOLE).defense.transform
     update = {"w": torch.randn(ENTRIES, generator=torch.Generator().manual_seed(0))}
     context = RoundContext(1, 0, torch.Generator().manual_seed(1), weights=update)
     left, _ = transform.apply(update, transform.init(update), context)

@@ -18,6 +18,7 @@ from fl_app.held_tensor import hold
 from fl_app.overrides import ConfigError
 from fl_app.report.summary import summary_lines
 from fl_app.training import task_of
+from fl_app.trust import WHOLE
 
 MODEL = "model=las model.encoder=8 model.layers=2 model.embedding=8 model.attention=8 model.decoder=16"
 SPEECH = f"data=speech data.mels=12 {MODEL} partition=natural clients=3 attack=none threads=1"
@@ -41,7 +42,7 @@ def run(folder, text: str) -> dict:
 
 def test_a_client_is_one_or_more_speakers_whom_nobody_else_has(tmp_path):
     text = settings(write_corpus(tmp_path, speakers=7))
-    parts, dealt = server_parts(text), client_parts(text)
+    parts, dealt = server_parts(text, WHOLE), client_parts(text, WHOLE)
     held = [set(dealt.data_of(client, 3).samples.sources.tolist()) for client in range(3)]
     assert sorted(speaker for one in held for speaker in one) == sorted(
         parts.dataset.train.sources.unique().tolist()
