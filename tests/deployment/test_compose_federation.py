@@ -98,6 +98,7 @@ def turned_away(federation: Harness, key: Path, home: Path) -> str:
     return said.read_text()
 
 
+@pytest.mark.slow
 def test_a_federation_outlives_a_node_and_turns_strangers_away(federation, tmp_path):
     for name in ("supernode-0", "supernode-1", "supernode-2"):
         until(lambda name=name: joined(federation, name) == 1, federation, name)
