@@ -174,7 +174,7 @@ def _run_study(name: str, study: dict[str, Any], own: dict[str, str], overrides:
         scale=own.get("scale", DEFAULT_SCALE),
         parts=tuple(part for part in own.get("parts", "").split(",") if part),
         overrides=tuple(o for o in overrides if not o.startswith(("experiment=", "hydra"))),
-        folder=Path(hydras["hydra.sweep.dir"]) if "hydra.sweep.dir" in hydras else None,
+        root=Path(hydras.get("hydra.sweep.dir", StudyOrder.root)),
         jobs=_jobs(own.get("jobs", "1")),
     )
     try:

@@ -44,7 +44,7 @@ def test_what_is_no_setting_of_a_run_is_taken_out(ordered):
     assert order.overrides == ("rounds=3",)
     assert order.command == "fl-app -m scale=paper jobs=2 parts=ig,rob experiment=dgp_table1 rounds=3"
     plain = ordered("--multirun", "experiment=dgp_table1", "hydra.sweep.dir=there")
-    assert (plain.scale, plain.jobs, plain.parts, plain.folder) == ("cpu", 1, (), Path("there"))
+    assert (plain.scale, plain.jobs, plain.parts, plain.root) == ("cpu", 1, (), Path("there"))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from fl_app.studies.table import fill_table
 from fl_app.studies.writing import write_study
 from fl_app.sweep import Cell, SweepEnd, cell_name, run_sweep
 
+CELLS = "cells"
+"""The folder of the cells of all studies below one root: the same config in two studies is run once."""
 _HASH_DIGITS = 8
 
 
@@ -36,8 +38,8 @@ class StudyOrder:
     parts: tuple[str, ...] = ()
     """Empty: all."""
     overrides: tuple[str, ...] = ()
-    folder: Path | None = None
-    """None: the study's own."""
+    root: Path = Path("multirun")
+    """Where all studies lie, and the cells that they share."""
     jobs: int = 1
 
 
@@ -58,14 +60,13 @@ def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
     asked = _asked(study, order.parts)
     cells = plan_cells(asked, order.overrides) if order.parts or order.overrides else own
     check_settings(cells)
-    home = order.folder or Path("multirun") / study.name / study.scale
-    runs = [Cell(cell.overrides, home, cell.name) for cell in cells]
+    runs = [Cell(cell.overrides, order.root / CELLS, cell.name) for cell in cells]
     try:
         end = run_sweep(runs, say, jobs=order.jobs)
     except KeyboardInterrupt:
-        _write(order, study, cells, home, {})
+        _write(order, study, cells, {})
         raise
-    return _write(order, study, cells, home, end.reasons, end)
+    return _write(order, study, cells, end.reasons, end)
 
 
 def _asked(study: Study, parts: Sequence[str]) -> Study:
@@ -81,11 +82,11 @@ def _write(
     order: StudyOrder,
     study: Study,
     cells: Sequence[Planned],
-    home: Path,
     reasons: Mapping[int, str],
     end: SweepEnd | None = None,
 ) -> StudyEnd:
-    measured = [_measure(cell, home, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
+    pool = order.root / CELLS
+    measured = [_measure(cell, pool, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
     found = Findings(
         study,
         order.command,
@@ -94,14 +95,15 @@ def _write(
         [gather(figure, measured) for figure in study.figures],
         judge(study.claims, measured),
     )
+    home = order.root / study.name / study.scale
     return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
 
 
-def _measure(cell: Planned, home: Path, reason: str) -> Measured:
+def _measure(cell: Planned, pool: Path, reason: str) -> Measured:
     try:
-        folder = home / cell_name(cell.config)
+        folder = pool / cell_name(cell.config)
     except ConfigError:  # it failed, for that reason
-        return read_cell(cell, home, reason)
+        return read_cell(cell, pool, reason)
     return read_cell(cell, folder, None if is_done(folder, cell.config, sweep=True) else reason)
 
 

@@ -2,10 +2,12 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 from federations import SMALL
 
+from fl_app import overrides
 from fl_app.overrides import ConfigError
 from fl_app.results import Results
 from fl_app.studies import StudyOrder, run_study
@@ -36,14 +38,15 @@ RAW = {
 }
 
 
-def run(folder, **more):
+def run(root, name="quick", **more):
     lines = []
-    order = StudyOrder(name="quick", raw=RAW, command="fl-app -m", folder=folder, **more)
+    order = StudyOrder(name=name, raw=RAW, command="fl-app -m", root=root, **more)
     return run_study(order, lines.append), lines
 
 
-def written(folder):
+def written(root, name="quick"):
     """Return all that is the same whenever the cells are the same."""
+    folder = root / name / "cpu"
     content = json.loads((folder / "study.json").read_text())
     files = {
         name: (folder / name).read_bytes() for name in ("table.md", "table.csv", "claims.json", "figure1.svg")
@@ -77,12 +80,12 @@ def whole(tmp_path_factory):
 
 def test_a_study_ends_with_its_table_and_its_verdicts(whole):
     folder, end = whole
-    assert end.page == folder / "study.html"
+    assert end.page == folder / "quick" / "cpu" / "study.html"
     assert [place.mean is not None for place in end.found.lines[0].ours] == [True, True]
     assert [verdict.verdict for verdict in end.found.verdicts] == ["holds"]
     content, _ = written(folder)
     assert content["finished"]
-    assert all((folder / cell["folder"] / "result.json").is_file() for cell in content["cells"])
+    assert all((end.page.parent / cell["folder"] / "result.json").is_file() for cell in content["cells"])
 
 
 def test_an_interrupted_study_says_what_it_has_and_goes_on_to_the_same_table(tmp_path, monkeypatch, whole):
@@ -113,11 +116,23 @@ def test_other_overrides_have_a_table_of_their_own_and_share_the_cells(whole):
     before = written(folder)
     other, lines = run(folder, parts=("accuracy",), overrides=("defense=none",))
     assert lines == ["cell 1 of 1: accuracy: defense=none: skipped, finished already"]
-    assert other.page.parent.parent == folder
+    assert other.page.parent.parent == end.page.parent
     assert other.page.parent.name.startswith("variant-")
     assert other.found.lines[0].ours[0].mean == end.found.lines[0].ours[0].mean
     assert other.found.lines[0].ours[1].missing == "not among the cells of this command"
     assert written(folder) == before
+
+
+def test_another_study_with_the_same_cells_runs_none_of_them_again(whole, tmp_path, monkeypatch):
+    folder, _ = whole
+    conf = shutil.copytree(overrides.CONF_DIR, tmp_path / "conf")
+    shutil.copy(conf / "experiment/quick.yaml", conf / "experiment/second.yaml")
+    monkeypatch.setattr(overrides, "CONF_DIR", conf)
+    _, lines = run(folder, name="second")
+    assert all("skipped, finished already" in line for line in lines)
+    mine, theirs = written(folder, "second"), written(folder)
+    assert mine[1] == theirs[1]
+    assert [cell["folder"] for cell in mine[0]["cells"]] == [cell["folder"] for cell in theirs[0]["cells"]]
 
 
 @pytest.mark.parametrize(
@@ -138,4 +153,4 @@ def test_two_processes_give_the_same_table(tmp_path, whole):
     _, lines = run(tmp_path, jobs=2)
     assert sorted(line[:11] for line in lines) == ["cell 1 of 3", "cell 2 of 3", "cell 3 of 3"]
     assert written(tmp_path) == written(whole[0])
-    assert not list(tmp_path.glob("*.lock"))
+    assert not list(tmp_path.rglob("*.lock"))
