@@ -48,7 +48,7 @@ from fl_app.report import (
     write_frontier,
     write_report,
 )
-from fl_app.site import build_site
+from fl_app.site import build_site, write_results
 from fl_app.studies import DEFAULT_SCALE, StudyOrder, run_study, table_for_terminal
 from fl_app.sweep import Cell, run_sweep
 
@@ -338,6 +338,9 @@ def _report() -> None:
         page = build_site(args.paths, args.site, lambda line: print(line, flush=True))
         print(f"site: {page}", flush=True)
         return
+    if args.results is not None:
+        print(f"results: {write_results(args.paths, args.results)}", flush=True)
+        return
     runs = find_runs(args.paths)
     console = Console()
     if args.frontier is not None:
@@ -357,6 +360,9 @@ def _report_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("comparison.html"), help="page for several runs")
     parser.add_argument(
         "--site", type=Path, metavar="FOLDER", help="only build a site of all experiments and runs"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="only write all experiments into one Markdown file"
     )
     parser.add_argument(
         "--frontier", type=Path, metavar="FILE", help="only draw accuracy against leakage, as PNG and SVG"

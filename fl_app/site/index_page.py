@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fl_app.report.markup import Child, Html, element
 from fl_app.site.merged_claims import MergedClaim, verdict_counts
-from fl_app.site.papers import PAPERS, paper_name
+from fl_app.site.papers import in_order, paper_name
 from fl_app.site.places import Places, link
 from fl_app.site.study_records import FAILS, HOLDS, StudyRecord
 from fl_app.site.verdict_words import verdict_marks
@@ -31,13 +31,8 @@ def index_body(
         element("p", link("Which defense is worth its price: the frontier", picture, places.root))
         if picture
         else None,
-        *(_paper(key, studies, claims, places) for key in _papers(studies)),
+        *(_paper(key, studies, claims, places) for key in in_order(study.paper for study in studies)),
     ]
-
-
-def _papers(studies: Sequence[StudyRecord]) -> list[str]:
-    present = {study.paper for study in studies}
-    return [*(key for key in PAPERS if key in present), *sorted(present - PAPERS.keys())]
 
 
 def _paper(

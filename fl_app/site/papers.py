@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 PAPERS = {
     "dgp": "Xue et al., AAAI 2024: Revisiting gradient pruning",
     "adgp": "Shielding federated learning: aligned dual gradient pruning",
@@ -14,3 +16,9 @@ PAPERS = {
 def paper_name(key: str) -> str:
     """Return a paper's full name, or its key if it is another one."""
     return PAPERS.get(key, key)
+
+
+def in_order(keys: Iterable[str]) -> list[str]:
+    """Return each of the papers once, in the order in which they are shown."""
+    present = set(keys)
+    return [*(key for key in PAPERS if key in present), *sorted(present - PAPERS.keys())]

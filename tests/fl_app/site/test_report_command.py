@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_folders import write_run
+from study_folders import write_study
 
 from fl_app import cli
 
@@ -45,6 +46,13 @@ def test_a_site_is_built_with_the_reports_that_are_there(call, capsys):
     call("--site", "site", "multirun")
     assert capsys.readouterr().out.splitlines() == ["site: site/index.html"]
     assert Path("site/runs/a/report.html").read_text() == "a report that is there already"
+
+
+def test_results_are_written_where_they_are_wanted(call, capsys):
+    write_study(Path("multirun/dgp_table1/cpu"))
+    call("--results", "results.md", "multirun")
+    assert capsys.readouterr().out.splitlines() == ["results: results.md"]
+    assert Path("results.md").is_file()
 
 
 @pytest.mark.parametrize("output", ["--site", "--frontier"])
