@@ -53,8 +53,17 @@ class Round:
     epsilon: float | None
     epsilon_server: float | None
     residual_norm: float | None
+    gradient_norm: float | None
+    """The largest of a client, where clients report it."""
+    pruned_share: float | None
     notes: tuple[str, ...]
     seconds: float | None
+
+    @property
+    def bytes_per_client(self) -> float | None:
+        """What one client sent and got, in the mean over clients."""
+        up, down = self.uplink_bytes, self.downlink_bytes
+        return None if up is None or down is None or not self.clients else (up + down) / self.clients
 
 
 @dataclass(frozen=True)
@@ -381,6 +390,8 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
         epsilon=as_number(raw.get("epsilon")),
         epsilon_server=as_number(raw.get("epsilon_server")),
         residual_norm=as_number(raw.get("residual_norm")),
+        gradient_norm=as_number(raw.get("gradient_norm")),
+        pruned_share=as_number(raw.get("pruned_share")),
         notes=as_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
     )

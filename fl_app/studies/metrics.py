@@ -41,11 +41,17 @@ def _compression(run: Run) -> float | None:
     return None if up is None or down is None or dense is None or not up + down else dense / (up + down)
 
 
+def _residual_square(run: Run) -> float | None:
+    norms = [r.residual_norm for r in run.rounds if r.residual_norm is not None]
+    return max(norms) ** 2 if norms else None
+
+
 _OF_RUN: dict[str, Callable[[Run], float | None]] = {
     **{
         name: lambda run, name=name: getattr(run, name)  # type: ignore[misc]
         for name in ("accuracy", "best_accuracy", "balanced_accuracy", "auroc", "wer", "seconds")
     },
+    "residual_square": _residual_square,
     "best_round": lambda run: None if run.best_round is None else float(run.best_round),
     "loss": lambda run: next((r.loss for r in reversed(run.rounds) if r.loss is not None), None),
 }
@@ -77,6 +83,9 @@ _OF_ROUND = (
     "epsilon",
     "epsilon_server",
     "residual_norm",
+    "gradient_norm",
+    "pruned_share",
+    "bytes_per_client",
     "validation_accuracy",
 )
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "config")
