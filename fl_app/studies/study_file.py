@@ -27,7 +27,8 @@ DEFAULT_SCALE = "cpu"
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "gallery")
 BETTER = ("lower", "higher", "none")
-SHOWS = ("number", "percent", "bytes")
+SHOWS = ("number", "percent", "bytes", "mark")
+MARKS = ("at_most", "at_least")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
 """By axis and label: the overrides of that place on the axis."""
@@ -52,6 +53,18 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Which numbers are marked ✓: those on the named side of a bound."""
+
+    side: str
+    bound: float
+
+    def passes(self, value: float) -> bool:
+        """Whether a number is marked ✓; the bound itself is."""
+        return value <= self.bound if self.side == "at_most" else value >= self.bound
+
+
+@dataclass(frozen=True)
 class TableRow:
     """One line of the table."""
 
@@ -61,6 +74,7 @@ class TableRow:
     paper: tuple[float | str | None, ...]
     show: str
     digits: int
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True)
@@ -274,7 +288,7 @@ class _Reader:
             raw,
             place,
             needed=("name", "select", "better"),
-            optional=("paper", "without", "show", "digits"),
+            optional=("paper", "without", "show", "digits", "mark"),
         )
         for key, choices in (("better", BETTER), ("show", SHOWS)):
             if raw.get(key, choices[0]) not in choices:
@@ -302,7 +316,22 @@ class _Reader:
             paper=tuple(paper),
             show=show,
             digits=int(raw.get("digits", 1 if show == "percent" else 3)),
+            mark=self.mark(raw, f"{place}.mark"),
         )
+
+    def mark(self, raw: Mapping[str, Any], place: str) -> Mark | None:
+        if ("mark" in raw) != (raw.get("show") == "mark"):
+            raise ConfigError(f"{place}: a bound and show: mark go together")
+        if "mark" not in raw:
+            return None
+        node = _mapping(raw["mark"], place)
+        _check_keys(node, place, optional=MARKS)
+        if len(node) != 1:
+            raise ConfigError(
+                f"{place}: expected one of {', '.join(MARKS)}, got {' and '.join(node) or 'none'}"
+            )
+        ((side, bound),) = node.items()
+        return Mark(side, _number(bound, f"{place}.{side}"))
 
     def figure(self, raw: Mapping[str, Any], place: str) -> FigureOrder:
         kind = raw.get("kind")
@@ -354,8 +383,8 @@ class _Reader:
             sides = (comparison, "than")
         _check_keys(raw, place, needed=("name", "text", comparison, *sides), optional=("exact",))
         bound = None if comparison in ("less", "more") else raw[comparison]
-        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
-            raise ConfigError(f"{place}.{comparison}: must be a number, got {bound!r}")
+        if bound is not None:
+            _number(bound, f"{place}.{comparison}")
         selectors = [
             _needs_metric(parse_selector(raw[side], f"{place}.{side}"), f"{place}.{side}") for side in sides
         ]
@@ -413,6 +442,12 @@ def _check_keys(
 def _mapping(raw: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{place}: expected key: value, got {raw!r}")
+    return raw
+
+
+def _number(raw: Any, place: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ConfigError(f"{place}: must be a number, got {raw!r}")
     return raw
 
 

@@ -74,7 +74,12 @@ def show_place(row: TableRow, place: Place) -> str:
     if place.mean is None:
         return DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
-    return show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+    return _mark(row, place) + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+
+
+def passed(row: TableRow, place: Place) -> bool | None:
+    """Whether a place is marked ✓; None if its line marks nothing, or there is no number."""
+    return None if row.mark is None or place.mean is None else row.mark.passes(place.mean)
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
@@ -84,7 +89,7 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
     rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
     for line in lines:
         cells = [
-            _marked(show_place(line.row, place), number == line.best) + _beside(line.row, paper)
+            _bold(show_place(line.row, place), number == line.best) + _beside(line.row, paper)
             for number, (place, paper) in enumerate(zip(line.ours, line.row.paper, strict=True))
         ]
         rows.append([*_names(line, names), *cells])
@@ -98,11 +103,12 @@ def table_csv(study: Study, lines: Sequence[Line]) -> str:
     buffer = io.StringIO()
     fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing"]
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["row", "column", "better", *fields, "paper"])
+    writer.writerow(["row", "column", "better", *fields, "mark", "paper"])
     for line in lines:
         for column, place, paper in zip(study.columns, line.ours, line.row.paper, strict=True):
             values = [getattr(place, name) for name in fields]
-            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, paper])
+            mark = _mark(line.row, place).strip()
+            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, mark, paper])
     return buffer.getvalue()
 
 
@@ -114,7 +120,9 @@ def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
         table.add_column(column, justify="right", overflow="fold", min_width=7)
     for line in lines:
         cells = [
-            f"{show_value(line.row, place.mean)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
+            "\n".join(
+                (_mark(line.row, place) + show_value(line.row, place.mean), _beside(line.row, paper).strip())
+            ).replace(" %", "%")
             for place, paper in zip(line.ours, line.row.paper, strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
@@ -145,6 +153,11 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
         f"Mean ± standard deviation over {count}: {_places(where)}." for count, where in counts.items()
     ]
     remarks += [f"Of {words[form]}: {_places(where)}." for form, where in forms.items()]
+    remarks += [
+        f"✓: {line.row.mark.side.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
+        for line in lines
+        if line.row.mark is not None
+    ]
     return remarks + [f"{_capital(reason)}: {_places(where)}." for reason, where in gaps.items()]
 
 
@@ -158,6 +171,8 @@ def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "digits": line.row.digits,
             "ours": [place.as_json() for place in line.ours],
             "paper": list(line.row.paper),
+            "mark": None if line.row.mark is None else {line.row.mark.side: line.row.mark.bound},
+            "marks": [passed(line.row, place) for place in line.ours],
         }
         for line in lines
     ]
@@ -182,8 +197,12 @@ def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
     return format_number(None if value is None else value * factor, digits)
 
 
-def _marked(text: str, best: bool) -> str:
+def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
+
+
+def _mark(row: TableRow, place: Place) -> str:
+    return {None: "", True: "✓ ", False: "✗ "}[passed(row, place)]
 
 
 def _beside(row: TableRow, paper: float | str | None) -> str:

@@ -16,7 +16,7 @@ from fl_app.studies.claims import judge
 from fl_app.studies.figures import draw, gather
 from fl_app.studies.measured import Measured
 from fl_app.studies.page import Findings
-from fl_app.studies.table import fill_table, table_csv, table_markdown
+from fl_app.studies.table import fill_table, lines_json, table_csv, table_markdown
 from fl_app.studies.writing import write_study
 
 SSIM = {"part": "ig", "metric": "ssim"}
@@ -100,6 +100,23 @@ def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
     assert "- No chain of layers: IG SSIM of Precode." in text
     assert "- Failed after 2 s: out of memory: Accuracy of Precode." in text
     assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
+
+
+def test_a_line_of_marks_has_the_number_beside(cells):
+    row = {"name": "Defends", "select": {**SSIM, "form": "plain"}, "better": "none", "show": "mark"}
+    lines = {}
+    for side in ("at_most", "at_least"):
+        table = {**TABLE, "rows": [{**row, "mark": {side: 0.3}, "paper": ["✗", "✓", None]}]}
+        own = study(table=table)
+        lines[side] = fill_table(own, cells)
+        text = table_markdown(own, lines[side])
+        marks = ("✗", "✓") if side == "at_most" else ("✓", "✗")
+        line = f"| Defends | {marks[0]} 0.600 ± 0.141 (✗) | {marks[1]} 0.200 ± 0.141 (✓) | – |"
+        assert text.splitlines()[2] == line
+        assert f"- ✓: {side.replace('_', ' ')} 0.3: Defends." in text
+        found = csv.DictReader(io.StringIO(table_csv(own, lines[side])))
+        assert [place["mark"] for place in found] == [*marks, ""]
+    assert lines_json(lines["at_most"])[0]["marks"] == [False, True, None]
 
 
 def test_the_csv_has_a_line_for_every_place(cells):
