@@ -134,6 +134,8 @@ def _places(line: TableLine) -> list[Child]:
 
 
 def _ours(line: TableLine, place: Measurement, mark: bool | None) -> Html:
+    if place.words:
+        return element("span", place.words)
     spread = "" if place.sd is None or place.mean is None else f" ± {_show(line, place.sd)}"
     mean = _show(line, place.mean)
     before = {None: "", True: "✓ ", False: "✗ "}[mark]

@@ -35,6 +35,8 @@ class Measurement:
     n: int
     unit: str
     missing: str | None
+    words: str | None = None
+    """Of a line of sentences."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class TableLine:
     name: tuple[str, ...]
     better: str
     show: str
-    """`number`, `percent`, `bytes` or `mark`."""
+    """`number`, `percent`, `bytes`, `mark`, `words` or `original`."""
     digits: int
     ours: tuple[Measurement, ...]
     paper: tuple[float | str | None, ...]
@@ -192,6 +194,7 @@ def _measurement(raw: Mapping[str, object]) -> Measurement:
         sd=as_number(raw.get("sd")),
         n=int(as_number(raw.get("n")) or 0),
         unit=as_text(raw.get("unit")) or "",
+        words=as_text(raw.get("words")),
         missing=as_text(raw.get("missing")),
     )
 

@@ -27,7 +27,8 @@ DEFAULT_SCALE = "cpu"
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "gallery")
 BETTER = ("lower", "higher", "none")
-SHOWS = ("number", "percent", "bytes", "mark")
+SHOWS = ("number", "percent", "bytes", "mark", "words", "original")
+_SENTENCES = ("words", "original")
 MARKS = ("at_most", "at_least")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
@@ -89,6 +90,9 @@ class FigureOrder:
     y: Selector | None
     series: tuple[str, ...]
     limit: int
+    more: tuple[Selector, ...] = ()
+    """Further metrics of a line chart, beside ``y``."""
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -293,6 +297,8 @@ class _Reader:
         for key, choices in (("better", BETTER), ("show", SHOWS)):
             if raw.get(key, choices[0]) not in choices:
                 raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
+        if raw.get("show") in _SENTENCES and raw["select"].get("metric") != "trace.tokens":
+            raise ConfigError(f"{place}.show: words are those of metric: trace.tokens")
         without = _mapping(raw.get("without") or {}, f"{place}.without")
         if unknown := [name for name in without if name not in columns]:
             raise ConfigError(f"{place}.without: {unknown[0]!r} is no column: {', '.join(columns)}")
@@ -342,9 +348,9 @@ class _Reader:
             raw,
             place,
             needed=("kind", "title", *needed),
-            optional=("select", "series", *(["limit"] if kind == "gallery" else [])),
+            optional=("select", "series", *{"gallery": ["limit"], "lines": ["log"]}.get(kind, [])),
         )
-        select, y = _mapping(raw.get("select") or {}, f"{place}.select"), None
+        select, y, more = _mapping(raw.get("select") or {}, f"{place}.select"), None, list[Selector]()
         x: Any = raw.get("x")
         if kind == "scatter":
             x, y = (
@@ -355,10 +361,17 @@ class _Reader:
                 for key in ("x", "y")
             )
         elif "y" in raw:
-            metric = metric_of(raw["y"], f"{place}.y")
-            if x == "round" and not has_rounds(metric):
-                raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
-            y = parse_selector(merge_selectors([(place, select), ("y", {"metric": raw["y"]})]), place)
+            several = kind == "lines" and isinstance(raw["y"], list) and raw["y"]
+            for name in several or [raw["y"]]:
+                metric = metric_of(name, f"{place}.y")
+                if x == "round" and not has_rounds(metric):
+                    raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
+                if (x == "iteration") != metric.traced and kind == "lines":
+                    raise ConfigError(f"{place}.y: trace.… and x: iteration go together, got {metric.name}")
+                more.append(
+                    parse_selector(merge_selectors([(place, select), ("y", {"metric": name})]), place)
+                )
+            y = more.pop(0)
         series = raw.get("series") or []
         return FigureOrder(
             kind=kind,
@@ -368,6 +381,8 @@ class _Reader:
             y=y,
             series=tuple(map(str, series if isinstance(series, list) else [series])),
             limit=int(raw.get("limit", 4)),
+            more=tuple(more),
+            log=raw.get("log") is True,
         )
 
     def claim(self, raw: Mapping[str, Any], place: str) -> Claim:

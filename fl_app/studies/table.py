@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.studies.claims import taken
-from fl_app.studies.measured import Measured, select
+from fl_app.studies.measured import Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
 
 
@@ -31,6 +31,8 @@ class Place:
     not_found: int
     missing: str | None
     take: str
+    words: str | None = None
+    """Of a line of sentences."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
@@ -57,7 +59,7 @@ class Line:
 
 def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
     """Read every place of the table."""
-    return [Line(row, tuple(_place(entry, cells) for entry in row.entries)) for row in study.rows]
+    return [Line(row, tuple(_place(entry, cells, row.show) for entry in row.entries)) for row in study.rows]
 
 
 def show_value(row: TableRow, value: float | str | None) -> str:
@@ -71,8 +73,8 @@ def show_value(row: TableRow, value: float | str | None) -> str:
 
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
-    if place.mean is None:
-        return DASH
+    if place.mean is None or row.show in ("words", "original"):
+        return place.words or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
     return _mark(row, place) + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
 
@@ -121,7 +123,10 @@ def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
     for line in lines:
         cells = [
             "\n".join(
-                (_mark(line.row, place) + show_value(line.row, place.mean), _beside(line.row, paper).strip())
+                (
+                    place.words or _mark(line.row, place) + show_value(line.row, place.mean),
+                    _beside(line.row, paper).strip(),
+                )
             ).replace(" %", "%")
             for place, paper in zip(line.ours, line.row.paper, strict=True)
         ]
@@ -143,7 +148,7 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
             if place.form is not None:
                 forms.setdefault(place.form, []).append(where)
             if place.not_found:
-                gaps.setdefault(f"{place.not_found} images not found by the attack", []).append(where)
+                gaps.setdefault(f"{place.not_found} {place.unit}s not found by the attack", []).append(where)
     words = {
         "plain": "the plain attacker",
         "adaptive": "the adaptive attacker",
@@ -178,7 +183,7 @@ def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
     ]
 
 
-def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
+def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
     take, metric = entry.select.take, entry.select.metric
     if entry.without is not None:
         unit = "seed" if metric is None else metric.unit
@@ -188,7 +193,11 @@ def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
         return Place(None, None, 0, found.unit, None, 0, found.missing, take)
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
-    return Place(taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take)
+    sentences = show in ("words", "original")
+    words = sentence(cells, entry.select, original=show == "original") if sentences else None
+    return Place(
+        taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take, words
+    )
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:

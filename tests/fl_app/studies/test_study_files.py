@@ -156,6 +156,15 @@ def row(**more):
             wrong(**row(show="mark", mark={"at_most": 1, "at_least": 0})),
             ["rows[0].mark: expected one of at_most, at_least, got at_most and at_least"],
         ),
+        (wrong(**row(show="words")), ["rows[0].show: words are those of metric: trace.tokens"]),
+        (
+            wrong(figures=[{**FIGURE, "y": "trace.mse"}]),
+            ["figures[0].y: trace.mse is not measured round by round"],
+        ),
+        (
+            wrong(figures=[{**FIGURE, "x": "iteration"}]),
+            ["figures[0].y: trace.… and x: iteration go together, got accuracy"],
+        ),
         (wrong(**row(better="small")), ["rows[0].better: must be one of lower, higher, none"]),
         (wrong(**row(without={"ATS": "why"})), ["rows[0].without: 'ATS' is no column: none, DGP"]),
         (
