@@ -35,6 +35,8 @@ class Measurement:
     n: int
     unit: str
     missing: str | None
+    words: str | None = None
+    """Of a line of sentences."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,12 @@ class TableLine:
     name: tuple[str, ...]
     better: str
     show: str
-    """`number`, `percent` or `bytes`."""
+    """`number`, `percent`, `bytes`, `mark`, `words` or `original`."""
     digits: int
     ours: tuple[Measurement, ...]
     paper: tuple[float | str | None, ...]
+    marks: tuple[bool | None, ...]
+    """Of a line with marks: whether a place is marked ✓."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ def _cell(raw: Mapping[str, object], folder: Path) -> CellRecord:
 def _line(raw: Mapping[str, object], columns: int) -> TableLine:
     ours = [_measurement(entry) for entry in as_entries(raw.get("ours"))]
     paper = [value if isinstance(value, str) else as_number(value) for value in _listed(raw.get("paper"))]
+    marks = [value if isinstance(value, bool) else None for value in _listed(raw.get("marks"))]
     digits = as_number(raw.get("digits"))
     absent = Measurement(None, None, 0, "", "not in the file")
     return TableLine(
@@ -170,6 +175,7 @@ def _line(raw: Mapping[str, object], columns: int) -> TableLine:
         digits=3 if digits is None else int(digits),
         ours=tuple((ours + [absent] * columns)[:columns]),
         paper=tuple((paper + [None] * columns)[:columns]),
+        marks=tuple((marks + [None] * columns)[:columns]),
     )
 
 
@@ -188,6 +194,7 @@ def _measurement(raw: Mapping[str, object]) -> Measurement:
         sd=as_number(raw.get("sd")),
         n=int(as_number(raw.get("n")) or 0),
         unit=as_text(raw.get("unit")) or "",
+        words=as_text(raw.get("words")),
         missing=as_text(raw.get("missing")),
     )
 

@@ -161,7 +161,7 @@ def _forms(sides: Sequence[Selection]) -> list[str]:
     forms = [side.form for side in sides if side.form is not None]
     lost = sum(side.not_found for side in sides)
     words = [f"attacker: {' against '.join(dict.fromkeys(forms))}"] if forms else []
-    return words + ([f"{lost} images not found"] if lost else [])
+    return words + ([f"{lost} {sides[0].unit}s not found"] if lost else [])
 
 
 def _decide(finding: _Finding, p_holm: float | None) -> Verdict:

@@ -15,12 +15,15 @@ from PIL import Image
 from fl_app.report.canvas import Theme, blank_chart, shorten, tick_writer, write_percent
 from fl_app.report.charts import Curve, Point, chart_looks, draw_curves, label_points, legend_below
 from fl_app.report.tiles import read_tiles
-from fl_app.studies.measured import Measured, attacked, curves, in_form, select
+from fl_app.studies.measured import Measured, attacked, curves, in_form, searches, select
+from fl_app.studies.metrics import at_iteration
 from fl_app.studies.plan import fits, value_of
 from fl_app.studies.selector import Selector
 from fl_app.studies.study_file import FigureOrder
 
-_SHARES = ("accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
+_COLUMNS = 8
+"""Of a search's images, at most."""
+_SHARES = ("trace.tokens", "accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
     """Read what a figure shows."""
     groups = _series(order, cells)
     if order.kind == "gallery":
-        return Drawn(order, gallery=_gallery(order, groups))
+        by_iteration = order.series == ("iteration",)
+        return Drawn(order, gallery=_searches(order, cells) if by_iteration else _gallery(order, groups))
     if order.kind == "scatter":
         points = [point for label, group in groups.items() if (point := _point(order, label, group))]
         return Drawn(order, points=tuple(points))
@@ -73,7 +77,11 @@ def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
     if order.kind == "bars":
         bars = [bar for label, group in groups.items() for bar in _bars(order, label, group)]
         return Drawn(order, bars=tuple(bars))
-    lines = [_curve(order, label, group) for label, group in groups.items()]
+    lines = [
+        _curve(replace(order, y=y), ", ".join([label] * (not order.more or len(groups) > 1) + named), group)
+        for label, group in groups.items()
+        for y, named in [(y, [_name(y)] if order.more else []) for y in (order.y, *order.more)]
+    ]
     return Drawn(order, curves=tuple(line for line in lines if len(line.x)))
 
 
@@ -86,7 +94,9 @@ def draw(drawn: Drawn, theme: Theme) -> Figure:
     order = drawn.order
     if drawn.curves:
         draw_curves(axes, drawn.curves, theme)
-        axes.set(xlabel=str(order.x), ylabel=_name(order.y))
+        axes.set(xlabel=str(order.x), ylabel="" if order.more else _name(order.y))
+        if order.log:
+            axes.set_yscale("log")
         if len(drawn.curves) > 1:
             legend_below(figure, axes, theme)
     elif drawn.points:
@@ -125,12 +135,13 @@ def _series(order: FigureOrder, cells: Sequence[Measured]) -> dict[str, list[Mea
 
 
 def _values(cells: Sequence[Measured], selector: Selector | None) -> tuple[float, ...]:
-    if selector is None:
-        return ()
+    return () if selector is None else tuple(select(cells, _over_all(cells, selector)).by_unit().values())
+
+
+def _over_all(cells: Sequence[Measured], selector: Selector) -> Selector:
     # cells of one series may differ on further axes: they are repetitions here
     axes = dict.fromkeys(axis for cell in cells for axis in cell.planned.at)
-    over = tuple(axis for axis in ("part", *axes) if axis != "seed")
-    return tuple(select(cells, replace(selector, over=over)).by_unit().values())
+    return replace(selector, over=tuple(axis for axis in ("part", *axes) if axis != "seed"))
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -142,6 +153,8 @@ def _curve(order: FigureOrder, label: str, cells: Sequence[Measured]) -> Curve:
         return Curve(label, [], [])
     if order.x == "round":
         found: dict[float, Sequence[float]] = {float(k): v for k, v in curves(cells, order.y).items()}
+    elif order.x == "iteration":
+        found = {float(k): v for k, v in searches(cells, _over_all(cells, order.y)).items()}
     else:
         places = {number: value_of(cell.planned, order.x) for number, cell in enumerate(cells)}
         numbers = {text: float(text) for text in places.values() if text is not None and _is_number(text)}
@@ -151,7 +164,9 @@ def _curve(order: FigureOrder, label: str, cells: Sequence[Measured]) -> Curve:
         }
     known = {x: [v for v in values if math.isfinite(v)] for x, values in found.items()}
     known = {x: values for x, values in known.items() if values}
-    several = any(len(values) > 1 for values in known.values())
+    if order.log:  # nothing below 0 has a place on the scale, and a band would reach there
+        known = {x: values for x, values in known.items() if statistics.fmean(values) > 0}
+    several = not order.log and any(len(values) > 1 for values in known.values())
     return Curve(
         label,
         list(known),
@@ -216,6 +231,35 @@ def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Ga
     )
 
 
+def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
+    """Return how searches went: a line for each of the first of every cell, a column for an iteration."""
+    lines: list[tuple[str, Image.Image, dict[int, tuple[Image.Image, float | None]]]] = []
+    for cell in cells:
+        if cell.run is None or not fits(cell.planned, order.select):
+            continue
+        found = in_form(cell, attacked(cell, order.select), order.select.form == "adaptive")
+        for attack in found[: order.limit]:
+            tiles, truth = read_tiles(attack.trace_images), read_tiles(attack.truth)
+            if truth and attack.trace and len(tiles) == len(attack.trace):
+                snapshots = zip(attack.trace, tiles, strict=True)
+                named = ", ".join(at for axis, at in cell.planned.at.items() if axis != "seed")
+                lines.append((named, truth[0], {p.iteration: (tile, p.mse) for p, tile in snapshots}))
+    if not lines:
+        return None
+    steps = sorted({step for _, _, search in lines for step in search})
+    steps = [steps[round(i * (len(steps) - 1) / (_COLUMNS - 1))] for i in range(_COLUMNS)]
+    columns = list(dict.fromkeys(steps))
+    shown = [[at_iteration(search, step) for step in columns] for _, _, search in lines]
+    return Gallery(
+        ("original", *map(str, columns)),
+        tuple((line[1], *(tile for tile, _ in tiles)) for line, tiles in zip(lines, shown, strict=True)),
+        tuple(
+            (line[0], *("" if mse is None else f"MSE {mse:.1g}" for _, mse in tiles))
+            for line, tiles in zip(lines, shown, strict=True)
+        ),
+    )
+
+
 def _draw_points(figure: Figure, axes: Axes, drawn: Drawn, theme: Theme) -> None:
     for point, (color, marker, _) in zip(drawn.points, chart_looks(theme), strict=False):
         axes.errorbar(
@@ -277,6 +321,9 @@ def _name(selector: Selector | None) -> str:
     metric = None if selector is None else selector.metric
     if metric is None:
         return ""
+    if metric.traced:
+        word = metric.name.removeprefix("trace.").removeprefix("layers.")
+        return {"mse": "MSE of images", "distance": "gradients", "tokens": "tokens right"}.get(word, word)
     return metric.name.upper() if metric.unit == "image" else metric.name.replace("_", " ")
 
 

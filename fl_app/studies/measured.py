@@ -17,7 +17,7 @@ from typing import Any
 
 from fl_app.report import load_run
 from fl_app.report.records import Attack, Run
-from fl_app.studies.metrics import Metric, read_attack, read_rounds, read_run
+from fl_app.studies.metrics import Metric, at_iteration, read_attack, read_rounds, read_run, read_trace
 from fl_app.studies.plan import Planned, ambiguity, fits, value_of
 from fl_app.studies.selector import Selector
 
@@ -99,6 +99,36 @@ def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[floa
     return dict(sorted(found.items()))
 
 
+def searches(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
+    """Return a metric's values, one a search, by iteration; who has ended before stays where it is."""
+    adaptive = select(cells, selector).form == "adaptive"
+    found = [
+        read_trace(_metric(selector), attack)
+        for cell in cells
+        if fits(cell.planned, selector)
+        for attack in in_form(cell, attacked(cell, selector), adaptive)
+    ]
+    steps = sorted({step for search in found for step in search})
+    known = {step: [at_iteration(search, step) for search in found] for step in steps}
+    return {step: [value for value in values if value is not None] for step, values in known.items()}
+
+
+def sentence(cells: Sequence[Measured], selector: Selector, *, original: bool) -> str | None:
+    """Return what a search had read of a sentence, or the sentence; None unless exactly one was attacked."""
+    adaptive = select(cells, selector).form == "adaptive"
+    found = [
+        attack.sentence
+        for cell in cells
+        if fits(cell.planned, selector)
+        for attack in in_form(cell, attacked(cell, selector), adaptive)
+    ]
+    if len(found) != 1 or found[0] is None:
+        return None
+    reads = {read.iteration: read.tokens for read in found[0].reads if read.iteration is not None}
+    tokens = found[0].true if original else at_iteration(reads, selector.iteration)
+    return None if tokens is None else " ".join(tokens)
+
+
 def attacked(cell: Measured, selector: Selector) -> list[Attack]:
     """Return the attacks of a cell's run that a selector is about, in every form."""
     if cell.run is None:
@@ -114,6 +144,7 @@ def attacked(cell: Measured, selector: Selector) -> list[Attack]:
         and attack.update == update
         and selector.labels in ("any", attack.labels_from)
         and selector.broadcaster in (None, attack.broadcaster)
+        and (selector.client is None or attack.client == str(selector.client))
     ]
     last = max((attack.round or 0 for attack in found), default=0)
     wanted = last if selector.round == "last" else selector.round
@@ -174,12 +205,12 @@ def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adap
         repetition = _repetition(cell, selector)
         for attack in in_form(cell, attacked(cell, selector), adaptive):
             notes += attack.notes
-            for position, value in enumerate(read_attack(metric, attack)):
+            for position, value in enumerate(read_attack(metric, attack, selector.iteration)):
                 place = (attack.client or "sum", attack.round or 0)
                 key = repetition, (*place, position) if metric.unit == "image" else place
                 if key in values:
                     return Selection(metric.unit, missing="attacked twice: say labels: granted or inferred")
-                if value is None and metric.unit == "image" and attack.scored:
+                if value is None and metric.may_not_be_found and attack.scored:
                     not_found, value = not_found + 1, selector.not_found
                 if value is not None:
                     values[key] = value

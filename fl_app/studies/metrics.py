@@ -10,7 +10,12 @@ from fl_app.overrides import ConfigError, nearest
 from fl_app.report.records import Attack, Run
 
 IMAGE_METRICS = ("psnr", "ssim", "lpips", "mse")
-_LOWER_LEAKS_MORE = ("lpips", "mse", "attack.token_wer", "attack.token_error_rate", "attack.objective")
+_LOWER_LEAKS_MORE = (
+    *("lpips", "mse", "attack.token_wer", "attack.token_error_rate", "attack.objective"),
+    *("attack.iterations", "attack.iterations_mse", "trace.mse", "trace.distance"),
+)
+_NEVER_REACHED = ("attack.iterations", "attack.iterations_mse")
+TRACED = ("mse", "distance", "tokens", "layers")
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,17 @@ class Metric:
     @property
     def lower_leaks_more(self) -> bool:
         """Whether a lower value is worse for the user."""
-        return self.name in _LOWER_LEAKS_MORE
+        return self.name in _LOWER_LEAKS_MORE or self.name.startswith("trace.layers.")
+
+    @property
+    def traced(self) -> bool:
+        """Whether it is known of every snapshot of a search."""
+        return self.name.startswith("trace.")
+
+    @property
+    def may_not_be_found(self) -> bool:
+        """Whether no value says that the attack did not find what it sought."""
+        return self.unit == "image" or self.name in _NEVER_REACHED
 
 
 def _mean_bytes(of: str) -> Callable[[Run], float | None]:
@@ -101,11 +116,14 @@ def metric_of(name: Any, place: str) -> Metric:
     prefix, _, rest = str(name).partition(".")
     if prefix in ("labels", "attack") and rest:
         return Metric(name, "update")
+    if prefix == "trace" and rest.split(".")[0] in TRACED and (rest.count(".") > 0) == (rest[:6] == "layers"):
+        return Metric(name, "update")
     if prefix in RESULT_PARTS and rest:
         return Metric(name, "seed")
     raise ConfigError(
         f"{place}: {name!r} is no metric; there are {', '.join(dict.fromkeys(known))}, "
-        f"labels.… and attack.… for numbers of an attack's entry, and {'.…, '.join(RESULT_PARTS)}.… "
+        f"labels.… and attack.… for numbers of an attack's entry, trace.mse, trace.distance, trace.tokens "
+        f"and trace.layers.… for those of a search, and {'.…, '.join(RESULT_PARTS)}.… "
         f"for others of result.json{nearest(str(name), known)}"
     )
 
@@ -137,8 +155,30 @@ def has_rounds(metric: Metric) -> bool:
     return metric.name in _OF_ROUND
 
 
-def read_attack(metric: Metric, attack: Attack) -> tuple[float | None, ...]:
+def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
+    """Return a metric by iteration of the search, where a snapshot of it was kept."""
+    prefix, _, name = metric.name.removeprefix("trace.").partition(".")
+    found: dict[int, float | None]
+    if prefix == "tokens":
+        reads = () if attack.sentence is None else attack.sentence.reads
+        found = {read.iteration: read.accuracy for read in reads if read.iteration is not None}
+    elif prefix == "layers":
+        found = {point.iteration: point.layers.get(name) for point in attack.trace}
+    else:
+        found = {point.iteration: getattr(point, prefix) for point in attack.trace}
+    return {iteration: value for iteration, value in sorted(found.items()) if value is not None}
+
+
+def at_iteration(values: Mapping[int, Any], iteration: int | None) -> Any:
+    """Return the last value that is not of a later iteration: a search that has ended stays where it is."""
+    known = [number for number in values if iteration is None or number <= iteration]
+    return values[max(known)] if known else None
+
+
+def read_attack(metric: Metric, attack: Attack, iteration: int | None = None) -> tuple[float | None, ...]:
     """Return a metric of an attacked update: a value for each image, or one."""
+    if metric.traced:
+        return (at_iteration(read_trace(metric, attack), iteration),)
     if metric.unit == "image":
         scores: tuple[float | None, ...] = getattr(attack, metric.name)
         return scores

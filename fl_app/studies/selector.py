@@ -34,13 +34,17 @@ class Selector:
     round: int | str | None = None
     """Of the attacked update, or of training; ``last``: the last one that was attacked or evaluated."""
     broadcaster: bool | None = None
+    client: int | None = None
+    """Whose update was attacked; None: of any."""
+    iteration: int | None = None
+    """Of the search; None: its end."""
     take: str = "mean"
     not_found: float | None = None
     """What an image counts that an attack did not find; None leaves it out."""
 
 
 _ONE_OF = {"form": FORMS, "update": UPDATES, "against": TARGETS, "labels": LABELS, "take": TAKES}
-RESERVED = ("part", "metric", "over", "round", "broadcaster", "not_found", *_ONE_OF)
+RESERVED = ("part", "metric", "over", "round", "broadcaster", "client", "iteration", "not_found", *_ONE_OF)
 
 
 def parse_selector(raw: Any, place: str) -> Selector:
@@ -55,6 +59,12 @@ def parse_selector(raw: Any, place: str) -> Selector:
         raise ConfigError(f"{place}.round: must be a round's number or last, got {number!r}")
     if raw.get("broadcaster") not in (None, True, False):
         raise ConfigError(f"{place}.broadcaster: must be true or false, got {raw['broadcaster']!r}")
+    for key in ("client", "iteration"):
+        if raw.get(key) is not None and not _whole(raw[key], at_least=0):
+            raise ConfigError(f"{place}.{key}: must be a whole number from 0 on, got {raw[key]!r}")
+    metric = metric_of(raw["metric"], f"{place}.metric") if "metric" in raw else None
+    if raw.get("iteration") is not None and metric is not None and not metric.traced:
+        raise ConfigError(f"{place}.iteration: {metric.name} is not known of every iteration; trace.… is")
     not_found = raw.get("not_found")
     if not_found is not None and (isinstance(not_found, bool) or not isinstance(not_found, int | float)):
         raise ConfigError(f"{place}.not_found: must be a number, got {not_found!r}")
@@ -62,8 +72,10 @@ def parse_selector(raw: Any, place: str) -> Selector:
         parts=tuple(map(str, _listed(raw.get("part")))),
         where={key: _listed(value) for key, value in raw.items() if key not in RESERVED},
         over=tuple(map(str, _listed(raw.get("over")))),
-        metric=metric_of(raw["metric"], f"{place}.metric") if "metric" in raw else None,
+        metric=metric,
         round=number,
+        client=raw.get("client"),
+        iteration=raw.get("iteration"),
         broadcaster=raw.get("broadcaster"),
         not_found=not_found,
         **{key: raw[key] for key in _ONE_OF if key in raw},
@@ -86,5 +98,5 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return () if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _whole(value: Any, at_least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least

@@ -27,7 +27,9 @@ DEFAULT_SCALE = "cpu"
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "gallery")
 BETTER = ("lower", "higher", "none")
-SHOWS = ("number", "percent", "bytes")
+SHOWS = ("number", "percent", "bytes", "mark", "words", "original")
+_SENTENCES = ("words", "original")
+MARKS = ("at_most", "at_least")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
 """By axis and label: the overrides of that place on the axis."""
@@ -52,6 +54,18 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Which numbers are marked ✓: those on the named side of a bound."""
+
+    side: str
+    bound: float
+
+    def passes(self, value: float) -> bool:
+        """Whether a number is marked ✓; the bound itself is."""
+        return value <= self.bound if self.side == "at_most" else value >= self.bound
+
+
+@dataclass(frozen=True)
 class TableRow:
     """One line of the table."""
 
@@ -61,6 +75,7 @@ class TableRow:
     paper: tuple[float | str | None, ...]
     show: str
     digits: int
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,9 @@ class FigureOrder:
     y: Selector | None
     series: tuple[str, ...]
     limit: int
+    more: tuple[Selector, ...] = ()
+    """Further metrics of a line chart, beside ``y``."""
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -274,11 +292,13 @@ class _Reader:
             raw,
             place,
             needed=("name", "select", "better"),
-            optional=("paper", "without", "show", "digits"),
+            optional=("paper", "without", "show", "digits", "mark"),
         )
         for key, choices in (("better", BETTER), ("show", SHOWS)):
             if raw.get(key, choices[0]) not in choices:
                 raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
+        if raw.get("show") in _SENTENCES and raw["select"].get("metric") != "trace.tokens":
+            raise ConfigError(f"{place}.show: words are those of metric: trace.tokens")
         without = _mapping(raw.get("without") or {}, f"{place}.without")
         if unknown := [name for name in without if name not in columns]:
             raise ConfigError(f"{place}.without: {unknown[0]!r} is no column: {', '.join(columns)}")
@@ -302,7 +322,22 @@ class _Reader:
             paper=tuple(paper),
             show=show,
             digits=int(raw.get("digits", 1 if show == "percent" else 3)),
+            mark=self.mark(raw, f"{place}.mark"),
         )
+
+    def mark(self, raw: Mapping[str, Any], place: str) -> Mark | None:
+        if ("mark" in raw) != (raw.get("show") == "mark"):
+            raise ConfigError(f"{place}: a bound and show: mark go together")
+        if "mark" not in raw:
+            return None
+        node = _mapping(raw["mark"], place)
+        _check_keys(node, place, optional=MARKS)
+        if len(node) != 1:
+            raise ConfigError(
+                f"{place}: expected one of {', '.join(MARKS)}, got {' and '.join(node) or 'none'}"
+            )
+        ((side, bound),) = node.items()
+        return Mark(side, _number(bound, f"{place}.{side}"))
 
     def figure(self, raw: Mapping[str, Any], place: str) -> FigureOrder:
         kind = raw.get("kind")
@@ -313,9 +348,9 @@ class _Reader:
             raw,
             place,
             needed=("kind", "title", *needed),
-            optional=("select", "series", *(["limit"] if kind == "gallery" else [])),
+            optional=("select", "series", *{"gallery": ["limit"], "lines": ["log"]}.get(kind, [])),
         )
-        select, y = _mapping(raw.get("select") or {}, f"{place}.select"), None
+        select, y, more = _mapping(raw.get("select") or {}, f"{place}.select"), None, list[Selector]()
         x: Any = raw.get("x")
         if kind == "scatter":
             x, y = (
@@ -326,10 +361,17 @@ class _Reader:
                 for key in ("x", "y")
             )
         elif "y" in raw:
-            metric = metric_of(raw["y"], f"{place}.y")
-            if x == "round" and not has_rounds(metric):
-                raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
-            y = parse_selector(merge_selectors([(place, select), ("y", {"metric": raw["y"]})]), place)
+            several = kind == "lines" and isinstance(raw["y"], list) and raw["y"]
+            for name in several or [raw["y"]]:
+                metric = metric_of(name, f"{place}.y")
+                if x == "round" and not has_rounds(metric):
+                    raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
+                if (x == "iteration") != metric.traced and kind == "lines":
+                    raise ConfigError(f"{place}.y: trace.… and x: iteration go together, got {metric.name}")
+                more.append(
+                    parse_selector(merge_selectors([(place, select), ("y", {"metric": name})]), place)
+                )
+            y = more.pop(0)
         series = raw.get("series") or []
         return FigureOrder(
             kind=kind,
@@ -339,6 +381,8 @@ class _Reader:
             y=y,
             series=tuple(map(str, series if isinstance(series, list) else [series])),
             limit=int(raw.get("limit", 4)),
+            more=tuple(more),
+            log=raw.get("log") is True,
         )
 
     def claim(self, raw: Mapping[str, Any], place: str) -> Claim:
@@ -354,8 +398,8 @@ class _Reader:
             sides = (comparison, "than")
         _check_keys(raw, place, needed=("name", "text", comparison, *sides), optional=("exact",))
         bound = None if comparison in ("less", "more") else raw[comparison]
-        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
-            raise ConfigError(f"{place}.{comparison}: must be a number, got {bound!r}")
+        if bound is not None:
+            _number(bound, f"{place}.{comparison}")
         selectors = [
             _needs_metric(parse_selector(raw[side], f"{place}.{side}"), f"{place}.{side}") for side in sides
         ]
@@ -413,6 +457,12 @@ def _check_keys(
 def _mapping(raw: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{place}: expected key: value, got {raw!r}")
+    return raw
+
+
+def _number(raw: Any, place: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ConfigError(f"{place}: must be a number, got {raw!r}")
     return raw
 
 

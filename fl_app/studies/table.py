@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.studies.claims import taken
-from fl_app.studies.measured import Measured, select
+from fl_app.studies.measured import Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
 
 
@@ -31,6 +31,8 @@ class Place:
     not_found: int
     missing: str | None
     take: str
+    words: str | None = None
+    """Of a line of sentences."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
@@ -57,7 +59,7 @@ class Line:
 
 def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
     """Read every place of the table."""
-    return [Line(row, tuple(_place(entry, cells) for entry in row.entries)) for row in study.rows]
+    return [Line(row, tuple(_place(entry, cells, row.show) for entry in row.entries)) for row in study.rows]
 
 
 def show_value(row: TableRow, value: float | str | None) -> str:
@@ -71,10 +73,15 @@ def show_value(row: TableRow, value: float | str | None) -> str:
 
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
-    if place.mean is None:
-        return DASH
+    if place.mean is None or row.show in ("words", "original"):
+        return place.words or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
-    return show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+    return _mark(row, place) + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+
+
+def passed(row: TableRow, place: Place) -> bool | None:
+    """Whether a place is marked ✓; None if its line marks nothing, or there is no number."""
+    return None if row.mark is None or place.mean is None else row.mark.passes(place.mean)
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
@@ -84,7 +91,7 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
     rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
     for line in lines:
         cells = [
-            _marked(show_place(line.row, place), number == line.best) + _beside(line.row, paper)
+            _bold(show_place(line.row, place), number == line.best) + _beside(line.row, paper)
             for number, (place, paper) in enumerate(zip(line.ours, line.row.paper, strict=True))
         ]
         rows.append([*_names(line, names), *cells])
@@ -98,11 +105,12 @@ def table_csv(study: Study, lines: Sequence[Line]) -> str:
     buffer = io.StringIO()
     fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing"]
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["row", "column", "better", *fields, "paper"])
+    writer.writerow(["row", "column", "better", *fields, "mark", "paper"])
     for line in lines:
         for column, place, paper in zip(study.columns, line.ours, line.row.paper, strict=True):
             values = [getattr(place, name) for name in fields]
-            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, paper])
+            mark = _mark(line.row, place).strip()
+            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, mark, paper])
     return buffer.getvalue()
 
 
@@ -114,7 +122,12 @@ def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
         table.add_column(column, justify="right", overflow="fold", min_width=7)
     for line in lines:
         cells = [
-            f"{show_value(line.row, place.mean)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
+            "\n".join(
+                (
+                    place.words or _mark(line.row, place) + show_value(line.row, place.mean),
+                    _beside(line.row, paper).strip(),
+                )
+            ).replace(" %", "%")
             for place, paper in zip(line.ours, line.row.paper, strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
@@ -135,7 +148,7 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
             if place.form is not None:
                 forms.setdefault(place.form, []).append(where)
             if place.not_found:
-                gaps.setdefault(f"{place.not_found} images not found by the attack", []).append(where)
+                gaps.setdefault(f"{place.not_found} {place.unit}s not found by the attack", []).append(where)
     words = {
         "plain": "the plain attacker",
         "adaptive": "the adaptive attacker",
@@ -145,6 +158,11 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
         f"Mean ± standard deviation over {count}: {_places(where)}." for count, where in counts.items()
     ]
     remarks += [f"Of {words[form]}: {_places(where)}." for form, where in forms.items()]
+    remarks += [
+        f"✓: {line.row.mark.side.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
+        for line in lines
+        if line.row.mark is not None
+    ]
     return remarks + [f"{_capital(reason)}: {_places(where)}." for reason, where in gaps.items()]
 
 
@@ -158,12 +176,14 @@ def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "digits": line.row.digits,
             "ours": [place.as_json() for place in line.ours],
             "paper": list(line.row.paper),
+            "mark": None if line.row.mark is None else {line.row.mark.side: line.row.mark.bound},
+            "marks": [passed(line.row, place) for place in line.ours],
         }
         for line in lines
     ]
 
 
-def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
+def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
     take, metric = entry.select.take, entry.select.metric
     if entry.without is not None:
         unit = "seed" if metric is None else metric.unit
@@ -173,7 +193,11 @@ def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
         return Place(None, None, 0, found.unit, None, 0, found.missing, take)
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
-    return Place(taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take)
+    sentences = show in ("words", "original")
+    words = sentence(cells, entry.select, original=show == "original") if sentences else None
+    return Place(
+        taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take, words
+    )
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
@@ -182,8 +206,12 @@ def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
     return format_number(None if value is None else value * factor, digits)
 
 
-def _marked(text: str, best: bool) -> str:
+def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
+
+
+def _mark(row: TableRow, place: Place) -> str:
+    return {None: "", True: "✓ ", False: "✗ "}[passed(row, place)]
 
 
 def _beside(row: TableRow, paper: float | str | None) -> str:

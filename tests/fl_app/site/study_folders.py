@@ -78,6 +78,14 @@ def write_study(
                     "ours": [{"mean": 0.5, "sd": 0.01, "n": 3, "unit": "seed", "missing": None}] * 3,
                     "paper": [0.6, "diverged", 0.55],
                 },
+                {
+                    "name": ["defends"],
+                    "better": "none",
+                    "show": "mark",
+                    "ours": [{"mean": 0.5, "sd": 0.01, "n": 20, "unit": "image", "missing": None}] * 3,
+                    "paper": ["✗", "✓", None],
+                    "marks": [True, False, None],
+                },
             ],
         },
         "figures": [

@@ -91,7 +91,7 @@ def test_the_first_page_says_by_paper_what_was_measured_and_what_was_not(site):
 
 def test_an_experiment_shows_ours_beside_the_paper(site):
     page = ParsedPage(site / "studies/dgp_table1-cpu.html")
-    header, ssim, accuracy = next(table for table in page.tables if "Baseline" in table[0])
+    header, ssim, accuracy, defends = next(table for table in page.tables if "Baseline" in table[0])
     assert header == ["", "", "Baseline", "Top-k", "DGP"]
     assert ssim == [
         "IG",
@@ -106,6 +106,13 @@ def test_an_experiment_shows_ours_beside_the_paper(site):
         "50.0 ± 1.0 %n = 3 seedspaper 60.0 %",
         "50.0 ± 1.0 %n = 3 seedspaper diverged",
         "50.0 ± 1.0 %n = 3 seedspaper 55.0 %",
+    ]
+    assert defends == [
+        "defends",
+        "",
+        "✓ 0.500 ± 0.010n = 20 imagespaper ✗",
+        "✗ 0.500 ± 0.010n = 20 imagespaper ✓",
+        "0.500 ± 0.010n = 20 images",
     ]
     for words in (
         "LeNet instead of ResNet-18, 20 images.",

@@ -1,9 +1,12 @@
 """What a selector reads of made-up cells."""
 
+from dataclasses import replace
+
 import pytest
 from study_cells import attack, failed, finished, one_each, planned
 
-from fl_app.studies.measured import curves, select
+from fl_app.overrides import ConfigError
+from fl_app.studies.measured import curves, searches, select, sentence
 from fl_app.studies.selector import parse_selector
 
 
@@ -138,3 +141,77 @@ def test_a_missing_cell_says_why_and_one_that_is_not_there_too():
 def test_numbers_are_the_same_however_they_are_written():
     cells = [finished(planned("a", share="1e-3"), accuracy=0.5)]
     assert list(read(cells, metric="accuracy", share=0.001).values.values()) == [0.5]
+
+
+def traced(client, *points):
+    """Return an attack of which snapshots were kept: iteration, MSE, and conv1's distance."""
+    rows = [
+        {"iteration": i, "distance": 2 * layer, "layers": {"conv1": layer}, "mse": mse}
+        for i, mse, layer in points
+    ]
+    return attack([0.5], client=client, trace=rows, iterations=None if client else 7)
+
+
+SEARCHES = [traced(0, (0, 0.9, 4.0), (4, 0.5, 2.0), (7, 0.1, 1.0)), traced(1, (0, 0.7, 6.0), (8, 0.3, 3.0))]
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"metric": "trace.mse"}, [0.1, 0.3]),
+        ({"metric": "trace.mse", "iteration": 5}, [0.5, 0.7]),
+        ({"metric": "trace.mse", "iteration": 8, "client": 1}, [0.3]),
+        ({"metric": "trace.distance", "iteration": 0}, [8.0, 12.0]),
+        ({"metric": "trace.layers.conv1", "iteration": 4}, [2.0, 6.0]),
+    ],
+)
+def test_a_search_is_read_at_an_iteration_and_stays_where_it_ended(raw, expected):
+    cells = [finished(planned(defense="none"), attacks=SEARCHES)]
+    assert list(read(cells, **raw).values.values()) == expected
+
+
+def test_searches_are_averaged_at_every_iteration_that_one_of_them_has():
+    cells = [finished(planned(defense="none"), attacks=SEARCHES)]
+    found = searches(cells, parse_selector({"metric": "trace.mse"}, "here"))
+    assert found == {0: [0.9, 0.7], 4: [0.5, 0.7], 7: [0.1, 0.7], 8: [0.1, 0.3]}
+
+
+def test_a_search_that_never_got_there_is_counted_or_has_a_value():
+    cells = [finished(planned(defense="none"), attacks=SEARCHES)]
+    left_out, counted = (read(cells, metric="attack.iterations", **more) for more in ({}, {"not_found": 9}))
+    assert (list(left_out.values.values()), left_out.not_found) == ([7.0], 1)
+    assert list(counted.values.values()) == [7.0, 9]
+
+
+def test_a_sentence_is_what_was_read_by_then():
+    reads = [
+        {"iteration": 0, "tokens": ["x", "y"], "accuracy": 0.0},
+        {"iteration": 5, "tokens": ["the", "y"], "accuracy": 0.5},
+    ]
+    tokens = {"true": ["the", "end"], "masked": [False, False], "reads": reads}
+    cells = [
+        finished(
+            planned(defense="none"),
+            attacks=[attack([], client=c, labels={"f1": 1}, tokens_by_iteration=tokens) for c in (0, 1)],
+        )
+    ]
+    late = parse_selector({"metric": "trace.tokens", "client": 1, "iteration": 9}, "here")
+    assert list(select(cells, late).values.values()) == [0.5]
+    assert sentence(cells, late, original=False) == "the y"
+    assert sentence(cells, late, original=True) == "the end"
+    assert sentence(cells, replace(late, client=None), original=False) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"metric": "mse", "iteration": 3}, "here.iteration: mse is not known of every iteration"),
+        ({"metric": "trace.mse", "iteration": -1}, "here.iteration: must be a whole number from 0 on"),
+        ({"metric": "trace.mse", "client": "0"}, "here.client: must be a whole number from 0 on"),
+        ({"metric": "trace.ssim"}, "'trace.ssim' is no metric"),
+        ({"metric": "trace.layers"}, "'trace.layers' is no metric"),
+    ],
+)
+def test_what_no_search_has_is_refused(raw, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_selector(raw, "here")

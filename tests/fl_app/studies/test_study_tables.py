@@ -16,7 +16,7 @@ from fl_app.studies.claims import judge
 from fl_app.studies.figures import draw, gather
 from fl_app.studies.measured import Measured
 from fl_app.studies.page import Findings
-from fl_app.studies.table import fill_table, table_csv, table_markdown
+from fl_app.studies.table import fill_table, lines_json, table_csv, table_markdown
 from fl_app.studies.writing import write_study
 
 SSIM = {"part": "ig", "metric": "ssim"}
@@ -100,6 +100,62 @@ def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
     assert "- No chain of layers: IG SSIM of Precode." in text
     assert "- Failed after 2 s: out of memory: Accuracy of Precode." in text
     assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
+
+
+def test_a_line_of_marks_has_the_number_beside(cells):
+    row = {"name": "Defends", "select": {**SSIM, "form": "plain"}, "better": "none", "show": "mark"}
+    lines = {}
+    for side in ("at_most", "at_least"):
+        table = {**TABLE, "rows": [{**row, "mark": {side: 0.3}, "paper": ["✗", "✓", None]}]}
+        own = study(table=table)
+        lines[side] = fill_table(own, cells)
+        text = table_markdown(own, lines[side])
+        marks = ("✗", "✓") if side == "at_most" else ("✓", "✗")
+        line = f"| Defends | {marks[0]} 0.600 ± 0.141 (✗) | {marks[1]} 0.200 ± 0.141 (✓) | – |"
+        assert text.splitlines()[2] == line
+        assert f"- ✓: {side.replace('_', ' ')} 0.3: Defends." in text
+        found = csv.DictReader(io.StringIO(table_csv(own, lines[side])))
+        assert [place["mark"] for place in found] == [*marks, ""]
+    assert lines_json(lines["at_most"])[0]["marks"] == [False, True, None]
+
+
+def test_a_line_of_sentences_has_words(cells):
+    reads = [{"iteration": 3, "tokens": ["the", "##y"], "accuracy": 0.5}]
+    entry = attack([], tokens_by_iteration={"true": ["the", "end"], "masked": [False] * 2, "reads": reads})
+    row = {"select": {"part": "ig", "metric": "trace.tokens"}, "better": "none"}
+    rows = [{**row, "name": "read", "show": "words"}, {**row, "name": "true", "show": "original"}]
+    own = study(table={"columns": {"none": {"defense": "none"}}, "rows": rows})
+    text = table_markdown(own, fill_table(own, [finished(planned(defense="none"), attacks=[entry])]))
+    assert text.splitlines()[2:4] == ["| read | the ##y |", "| true | the end |"]
+
+
+def test_searches_are_drawn_by_iteration_and_by_layer(tmp_path):
+    save_images(torch.rand(3, 3, 8, 8), tmp_path / "trace.png")
+    save_images(torch.rand(1, 3, 8, 8), tmp_path / "truth.png")
+    trace = [
+        {"iteration": i, "distance": 1 / (1 + i), "layers": {"conv1": 2 / (1 + i)}, "mse": 0.5 / (1 + i)}
+        for i in (0, 4, 9)
+    ]
+    entry = attack([0.5], trace=trace, trace_images="trace.png", truth="truth.png")
+    cell = planned(defense="none")
+    raw = {"status": "finished", "config": cell.config, "attacks": [entry], "rounds": []}
+    found = [Measured(cell, tmp_path, parse_run(tmp_path, raw), raw, None)]
+    lines = {"kind": "lines", "title": "t", "x": "iteration", "log": True}
+    own = study(
+        figures=[
+            {**lines, "y": ["trace.mse", "trace.layers.conv1"]},
+            {"kind": "gallery", "title": "t", "series": "iteration"},
+        ]
+    )
+    chart, gallery = (gather(figure, found) for figure in own.figures)
+    assert [curve.label for curve in chart.curves] == ["MSE of images", "conv1"]
+    assert list(chart.curves[1].x) == [0, 4, 9]
+    assert list(chart.curves[1].y) == pytest.approx([2, 0.4, 0.2])
+    assert gallery.gallery is not None
+    assert gallery.gallery.columns == ("original", "0", "4", "9")
+    assert gallery.gallery.captions == (("none", "MSE 0.5", "MSE 0.1", "MSE 0.05"),)
+    for drawn in (chart, gallery):
+        assert png_bytes(draw(drawn, LIGHT)).startswith(b"\x89PNG")
 
 
 def test_the_csv_has_a_line_for_every_place(cells):
