@@ -17,14 +17,14 @@ PROJECTION = "output.weight"
 WAYS = ("hyperplanes", "bias")
 
 
-def bag_of_words(rank: int | None = None, by: str = "hyperplanes") -> LabelAttack:
+def bag_of_words(rank: int | None = None, way: str = "hyperplanes") -> LabelAttack:
     """Recover the set of tokens by hyperplanes (RLG), or by the bias, which says nothing of their number.
 
     ``rank`` is the number of tokens behind the update; None infers it.
     """
-    if by not in WAYS:
-        raise ValueError(f"bag_of_words: by must be one of {', '.join(WAYS)}, got {by!r}")
-    recover = bias_labels(PROJECTION) if by == "bias" else rlg(rank, weight=PROJECTION)
+    if way not in WAYS:
+        raise ValueError(f"bag_of_words: way must be one of {', '.join(WAYS)}, got {way!r}")
+    recover = bias_labels(PROJECTION) if way == "bias" else rlg(rank, weight=PROJECTION)
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
         # utterances are no samples: how many there are says nothing of the tokens

@@ -47,7 +47,7 @@ def test_a_given_length_is_taken(say):
 
 
 def test_signs_of_the_bias_name_the_tokens_too_and_not_how_many(say):
-    found = bag_of_words(by="bias")(say([7, 30, 7, 2]).obs)
+    found = bag_of_words(way="bias")(say([7, 30, 7, 2]).obs)
     assert (found.rank, sorted(found.labels.tolist())) == (None, [2, 7, 30])
-    with pytest.raises(ValueError, match="by must be one of hyperplanes, bias, got 'rows'"):
-        bag_of_words(by="rows")
+    with pytest.raises(ValueError, match="way must be one of hyperplanes, bias, got 'rows'"):
+        bag_of_words(way="rows")
