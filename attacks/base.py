@@ -104,6 +104,8 @@ class Transcript:
     notes: Sequence[str] = ()
     history: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The tokens that would have been read after so many steps of a search."""
+    variables: int | None = None
+    """How many numbers one search looked for."""
 
 
 class Attack(Protocol):

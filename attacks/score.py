@@ -35,7 +35,7 @@ def score(
     Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place; where
     labels were ``granted``, of those that they do not tell, None if they tell all), ``exact``, the
     ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from tokens to text, the
-    ``wer`` (that of words), else None.
+    ``wer`` (that of words), else None. Their ``labels`` are those of the set of tokens, unless granted.
     """
     if isinstance(result, Reconstruction):
         scores = _image_scores(result.images, truth, lpips_net)
@@ -43,7 +43,8 @@ def score(
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
     if isinstance(result, Transcript):
-        return {"tokens": _token_scores(list(result.tokens), truth, spell, granted)}
+        scores = _token_scores(list(result.tokens), truth, spell, granted)
+        return {"tokens": scores, "labels": None if granted else _bag(result, truth)}
     expected = "a Reconstruction, a LabelSet or a Transcript"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
 
@@ -146,6 +147,10 @@ def _token_scores(
         "error_rate": edits / len(true),
         "wer": None if spell is None else word_error_rate([spell(true)], [spell(found)]),
     }
+
+
+def _bag(result: Transcript, truth: Truth) -> dict:
+    return _agreement(Counter(set(result.tokens)), Counter(set(truth.tokens()[0].tolist())))
 
 
 def _agreement(found: Counter, true: Counter) -> dict:

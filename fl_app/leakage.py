@@ -265,7 +265,10 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
             return None
         return attacker.spell(tokens) if attacker.spell is not None else " ".join(map(str, tokens))
 
-    return {"transcript": {"found": text(list(result.tokens)), "true": text(true)}}
+    return {
+        "transcript": {"found": text(list(result.tokens)), "true": text(true)},
+        "variables": getattr(result, "variables", None),
+    }
 
 
 def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
@@ -304,11 +307,13 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
     if hasattr(result, "images") or not hasattr(result, "labels"):
         return {}
     truth, counts = case.sighting.truth, result.counts
+    true = None if truth is None else sorted(truth.labels[truth.labels >= 0].tolist())
     return {
         "found_labels": result.labels.tolist(),
         "label_counts": None if counts is None else counts.tolist(),
-        "true_labels": None if truth is None else sorted(truth.labels[truth.labels >= 0].tolist()),
+        "true_labels": true,
         "rank": result.rank,
+        "rank_error": None if true is None or result.rank is None else abs(result.rank - len(true)),
     }
 
 

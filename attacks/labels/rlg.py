@@ -24,12 +24,13 @@ from fl_app.types import Observation
 WHO = "rlg"
 
 
-def rlg(rank: int | None = None, weight: str | None = None) -> LabelAttack:
+def rlg(rank: int | None = None, weight: str | None = None, counts: bool = True) -> LabelAttack:
     """Recover the distinct labels of one or several steps; ``weight`` names the output layer's matrix.
 
     ``rank`` is the number of samples behind the update; None infers it. All labels of an
     exact gradient are found, and mostly nothing else: the condition is necessary (Remark 4), not sufficient.
     Where the batch is too large for it, the signs of the bias or of the rows answer instead.
+    With ``counts`` it also says how many samples each class has, where that is clear.
     """
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
         raise ValueError(f"{WHO}: rank must be an integer above 0 or None, got {rank!r}")
@@ -38,7 +39,8 @@ def rlg(rank: int | None = None, weight: str | None = None) -> LabelAttack:
         gradient = _per_class(output_gradient(obs, weight, who=WHO), obs.num_classes)
         if not gradient.rows.isfinite().all():
             raise ValueError(f"{WHO}: {gradient.name} must be finite, got NaN or infinity in it")
-        return _recover(obs, gradient, rank)
+        found = _recover(obs, gradient, rank)
+        return found if counts else dataclasses.replace(found, counts=None)
 
     return attack
 

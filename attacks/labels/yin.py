@@ -17,16 +17,16 @@ from attacks.labels.output_layer import bias_gradient, output_gradient
 from fl_app.types import Observation
 
 
-def yin_labels(weight: str | None = None) -> LabelAttack:
+def yin_labels(weight: str | None = None, told: bool = True) -> LabelAttack:
     """Recover the distinct labels of a batch; ``weight`` names the output layer's matrix.
 
-    Returns the classes whose row has a negative minimum, the most negative first, and
-    no more than the batch has samples. How often each occurs, the signs do not say.
+    Returns the classes whose row has a negative minimum, the most negative first, and if the batch
+    size is ``told`` no more than it has samples. How often each occurs, the signs do not say.
     """
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
         gradient = output_gradient(obs, weight, who="yin_labels")
-        return lowest(gradient.rows, obs.batch_size, gradient.notes)
+        return lowest(gradient.rows, obs.batch_size if told else None, gradient.notes)
 
     return attack
 

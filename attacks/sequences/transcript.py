@@ -154,4 +154,7 @@ def _read(outcome: Outcome, pieces: Tensor, notes: list[str], steps: int) -> Tra
     notes.append(f"{agreeing} of {len(every)} restarts end in this transcript")
     if outcome.steps < steps:
         notes.append(f"unchanged for a while after {outcome.steps} steps")
-    return Transcript(every[best].tolist(), objective=float(outcome.objective[best]), notes=notes)
+    sought = sum(values[best].numel() for values in outcome.variables.values())
+    return Transcript(
+        every[best].tolist(), objective=float(outcome.objective[best]), notes=notes, variables=sought
+    )

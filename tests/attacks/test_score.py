@@ -115,6 +115,20 @@ def test_a_transcript_of_speech_is_compared_up_to_its_padding():
     }
 
 
+def test_the_bag_of_a_transcript_is_judged_unless_it_was_granted():
+    spoken = Truth(torch.rand(1, 9, 3), torch.tensor([[4, 5, 6, -1]]))
+    found = Transcript([6, 6, 4, 9])
+    bag = score(found, spoken)["labels"]
+    assert bag == {
+        "precision": pytest.approx(2 / 3),
+        "recall": pytest.approx(2 / 3),
+        "f1": pytest.approx(2 / 3),
+        "exact": 0,
+    }
+    assert score(Transcript([6, 5, 4, 4]), spoken)["labels"]["exact"] == 1
+    assert score(found, spoken, granted=True)["labels"] is None
+
+
 def test_a_transcript_needs_the_truth_of_one_sequence(truth):
     with pytest.raises(ValueError, match=r"labels \(1, L\), these are \(3,\)"):
         score(Transcript([1]), truth)

@@ -85,11 +85,14 @@ def test_what_was_said_is_read_off_an_update_that_passed_the_tap(tmp_path, attac
     if attack == "bag_of_words":
         assert set(found["found_labels"]) == set(found["true_labels"])
         assert found["rank"] == len(found["true_labels"])
+        assert found["rank_error"] == 0
         assert found["labels"]["exact"] == 1.0
     else:
         assert found["transcript"]["true"].replace(" ", "").isalpha()
         assert 0 <= found["token_accuracy"] <= 1
         assert found["token_wer"] is not None
+        assert found["variables"] > 64
+        assert 0 <= found["labels"]["f1"] <= 1
         assert found["transcript"]["found"] in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -147,6 +147,11 @@ def test_without_a_batch_size_all_negative_rows_count():
     assert sorted(found.labels.tolist()) == [3, 8, 9]
 
 
+def test_equation_5_as_it_stands_names_every_negative_row():
+    obs = client(0, [0, 1], nn.Tanh)
+    assert len(yin_labels(told=False)(obs).labels) > len(yin_labels()(obs).labels) == 2
+
+
 @pytest.mark.parametrize("attack", [idlg_label(), yin_labels()])
 def test_a_pruned_output_layer_is_reported(attack):
     obs = client(0, [3])

@@ -136,6 +136,14 @@ def test_the_rank_may_be_given():
             rlg(rank=wrong)
 
 
+def test_the_set_alone_may_be_asked_for():
+    obs = client(4, [3, 3, 3, 8, 9, 9])
+    found, alone = rlg()(obs), rlg(counts=False)(obs)
+    assert found.counts is not None
+    assert alone.counts is None
+    assert alone.labels.tolist() == found.labels.tolist()
+
+
 def test_repeats_are_counted():
     obs = client(4, [3, 3, 3, 8, 9, 9])
     found = rlg()(obs)

@@ -44,3 +44,10 @@ def test_a_given_length_is_taken(say):
     assert any("was given" in note for note in found.notes)
     with pytest.raises(ValueError, match="rank must be an integer above 0"):
         bag_of_words(0)
+
+
+def test_signs_of_the_bias_name_the_tokens_too_and_not_how_many(say):
+    found = bag_of_words(way="bias")(say([7, 30, 7, 2]).obs)
+    assert (found.rank, sorted(found.labels.tolist())) == (None, [2, 7, 30])
+    with pytest.raises(ValueError, match="way must be one of hyperplanes, bias, got 'rows'"):
+        bag_of_words(way="rows")
