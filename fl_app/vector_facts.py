@@ -55,24 +55,31 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
 
 
 def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
-    """Say how far the ``share`` of the weights that moved most has gone, if clients send vectors.
+    """Say how far the ``share`` of the weights that moved most went, and where to, if clients send vectors.
 
     Under FL-TOP these are its coordinates, as no other moves (Kerkouche et al., Fig. 1, against FL-STD).
     """
     if not isinstance(strategy, FLStd):
         return
-    moved = (flatten(strategy.weights).double() - flatten(start).double()).abs().cpu()
-    values = moved[top_coordinates(moved, share)]
-    largest = float(values.max())
-    counts = torch.histc(values, bins=_BINS, min=0.0, max=largest or 1.0)
+    weights = flatten(strategy.weights).double().cpu()
+    moved = (weights - flatten(start).double().cpu()).abs()
+    chosen = top_coordinates(moved, share)
+    distances, values = moved[chosen], weights[chosen]
     results.content["weights"] = {
-        "count": len(values),
-        "norm": float(values.norm()),
-        "mean": float(values.mean()),
-        "largest": largest,
-        "counts": [int(count) for count in counts],
-        "edges": [(largest or 1.0) * i / _BINS for i in range(_BINS + 1)],
+        "count": len(distances),
+        "norm": float(distances.norm()),
+        "mean": float(distances.mean()),
+        "largest": float(distances.max()),
+        **_histogram(distances, 0.0, float(distances.max()) or 1.0),
+        "values": {"norm": float(values.norm()), "mean": float(values.abs().mean())}
+        | _histogram(values, -(float(values.abs().max()) or 1.0), float(values.abs().max()) or 1.0),
     }
+
+
+def _histogram(values: torch.Tensor, low: float, high: float) -> dict[str, list[int] | list[float]]:
+    counts = torch.histc(values, bins=_BINS, min=low, max=high)
+    edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
+    return {"counts": [int(count) for count in counts], "edges": edges}
 
 
 def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:

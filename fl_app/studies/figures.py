@@ -1,4 +1,4 @@
-"""The figures of a study, as data first and then drawn: lines, dots, bars, histograms, galleries."""
+"""The figures of a study, as data first and then drawn: lines, dots, bars, distributions, galleries."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
@@ -23,6 +24,9 @@ from fl_app.studies.study_file import FigureOrder
 
 _COLUMNS = 8
 """Of a search's images, at most."""
+_BINS = 40
+_BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
+"""What the histograms of result.json are of."""
 _SHARES = ("trace.tokens", "accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
 
 
@@ -34,6 +38,13 @@ class Bar:
     series: str
     height: float
     spread: float
+
+
+class Density(NamedTuple):
+    """Shares of many values by bins of equal width."""
+
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -54,12 +65,13 @@ class Drawn:
     points: tuple[Point, ...] = ()
     bars: tuple[Bar, ...] = ()
     samples: Mapping[str, tuple[float, ...]] | None = None
+    densities: Mapping[str, Density] | None = None
     gallery: Gallery | None = None
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to draw."""
-        return not (self.curves or self.points or self.bars or self.samples or self.gallery)
+        return not (self.curves or self.points or self.bars or self.samples or self.densities or self.gallery)
 
 
 def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
@@ -74,6 +86,8 @@ def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
     if order.kind == "histogram":
         found = {label: _values(group, order.y) for label, group in groups.items()}
         return Drawn(order, samples={label: values for label, values in found.items() if values})
+    if order.kind == "distribution":
+        return Drawn(order, densities=_densities(order, groups))
     if order.kind == "bars":
         bars = [bar for label, group in groups.items() for bar in _bars(order, label, group)]
         return Drawn(order, bars=tuple(bars))
@@ -89,7 +103,7 @@ def draw(drawn: Drawn, theme: Theme) -> Figure:
     """Draw a figure that is not empty."""
     if drawn.gallery is not None:
         return _draw_gallery(drawn.gallery, theme)
-    count = len(drawn.curves) or len(drawn.samples or ())
+    count = len(drawn.curves) or len(drawn.samples or ()) or len(drawn.densities or ())
     figure, axes = blank_chart(theme, width=5.6, height=3.6 if count <= 1 else 3.8 + 0.11 * count)
     order = drawn.order
     if drawn.curves:
@@ -119,7 +133,23 @@ def draw(drawn: Drawn, theme: Theme) -> Figure:
             )
         axes.set(xlabel=_name(order.y), ylabel="how many")
         legend_below(figure, axes, theme)
-    if order.kind != "histogram" and _is_share(order.y):
+    elif drawn.densities:
+        for (label, density), (color, _, dashes) in zip(
+            drawn.densities.items(), chart_looks(theme), strict=False
+        ):
+            axes.stairs(
+                density.shares,
+                density.edges,
+                baseline=None,
+                color=color,
+                linestyle=dashes,
+                linewidth=2,
+                label=shorten(label),
+            )
+        axes.set(xlabel=_BINNED.get(_path(order.y), _name(order.y)), ylabel="share in a bin")
+        axes.yaxis.set_major_formatter(tick_writer(write_percent))
+        legend_below(figure, axes, theme)
+    if order.kind not in ("histogram", "distribution") and _is_share(order.y):
         axes.yaxis.set_major_formatter(tick_writer(write_percent))
     return figure
 
@@ -186,6 +216,40 @@ def _point(order: FigureOrder, label: str, cells: Sequence[Measured]) -> Point |
 
 def _error(values: Sequence[float]) -> float:
     return _spread(values) / math.sqrt(len(values))
+
+
+def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> dict[str, Density]:
+    """Return the histograms that the runs wrote, on the same bins; those of one series weigh the same."""
+    found = {label: [_binned(cell, order.y) for cell in cells] for label, cells in groups.items()}
+    known = {label: [one for one in several if one is not None] for label, several in found.items()}
+    edges = [edge for several in known.values() for own, _ in several for edge in own]
+    if not edges:
+        return {}
+    common = np.linspace(min(edges), max(edges), _BINS + 1)
+    return {
+        label: Density(
+            tuple(common.tolist()),
+            # within a bin nothing is known: its values are spread evenly over it
+            tuple(np.mean([np.diff(np.interp(common, *one)) for one in several], axis=0).tolist()),
+        )
+        for label, several in known.items()
+        if several
+    }
+
+
+def _binned(cell: Measured, counts: Selector | None) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Return the edges of a run's histogram, and which share of its values lies below each."""
+    node: Any = cell.raw
+    for key in _path(counts).split(".")[:-1]:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    if not isinstance(node, Mapping) or not sum(node.get("counts") or []):
+        return None
+    below = np.cumsum([0, *node["counts"]])
+    return node["edges"], (below / below[-1]).tolist()
+
+
+def _path(selector: Selector | None) -> str:
+    return "" if selector is None or selector.metric is None else selector.metric.name
 
 
 def _bars(order: FigureOrder, label: str, cells: Sequence[Measured]) -> list[Bar]:

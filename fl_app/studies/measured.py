@@ -179,7 +179,9 @@ def _of_runs(cells: Sequence[Measured], selector: Selector, metric: Metric) -> S
             value = read_run(metric, cell.run, cell.raw)
         else:
             rounds = read_rounds(metric, cell.run)
-            value = rounds.get(max(rounds, default=0) if selector.round == "last" else int(selector.round))
+            named = {"last": max(rounds, default=None), "best": cell.run.best_round}
+            wanted = named[selector.round] if isinstance(selector.round, str) else selector.round
+            value = None if wanted is None else rounds.get(wanted)
         if value is not None:
             values[_repetition(cell, selector), ()] = value
     return Selection(metric.unit, values, missing=None if values else f"the runs have no {metric.name}")

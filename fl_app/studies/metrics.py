@@ -103,16 +103,18 @@ _OF_ROUND = (
     "bytes_per_client",
     "validation_accuracy",
 )
-RESULT_PARTS = ("summary", "model", "exchange", "privacy", "config")
+_CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
+"""Bytes up to a round over all clients, drawn or not: what the training costs one of them on average."""
+RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 
 def metric_of(name: Any, place: str) -> Metric:
     """Return the metric of that name, or say which ones there are."""
-    known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_OF_ROUND]
+    known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_CUMULATED, *_OF_ROUND]
     if name in IMAGE_METRICS:
         return Metric(name, "image")
     if name in known:
-        return Metric(name, "seed", counted=name in _COUNTED)
+        return Metric(name, "seed", counted=name in (*_COUNTED, *_CUMULATED))
     prefix, _, rest = str(name).partition(".")
     if prefix in ("labels", "attack") and rest:
         return Metric(name, "update")
@@ -133,6 +135,8 @@ def read_run(metric: Metric, run: Run, raw: Mapping[str, Any]) -> float | None:
     read = _OF_RUN.get(metric.name) or _COUNTED.get(metric.name)
     if read is not None:
         return read(run)
+    if metric.name in _CUMULATED:
+        return next(reversed(_cumulate(metric, run).values()), None)
     if metric.name in _OF_ROUND:
         values = [getattr(r, metric.name) for r in run.rounds]
         return next((value for value in reversed(values) if value is not None), None)
@@ -144,6 +148,8 @@ def read_run(metric: Metric, run: Run, raw: Mapping[str, Any]) -> float | None:
 
 def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
     """Return a metric by round, where it was measured."""
+    if metric.name in _CUMULATED:
+        return _cumulate(metric, run)
     if metric.name not in _OF_ROUND:
         return {}
     found = {r.round: getattr(r, metric.name) for r in run.rounds}
@@ -152,7 +158,7 @@ def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
 
 def has_rounds(metric: Metric) -> bool:
     """Whether the metric has a value of every round."""
-    return metric.name in _OF_ROUND
+    return metric.name in _OF_ROUND or metric.name in _CUMULATED
 
 
 def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
@@ -187,3 +193,14 @@ def read_attack(metric: Metric, attack: Attack, iteration: int | None = None) ->
         return (attack.labels.get(name),)
     value = getattr(attack, name, None) if name in ("objective", "seconds") else attack.others.get(name)
     return (value,)
+
+
+def _cumulate(metric: Metric, run: Run) -> dict[int, float]:
+    clients, total, found = run.amount("clients"), 0.0, dict[int, float]()
+    for entry in run.rounds:
+        spent = getattr(entry, _CUMULATED[metric.name])
+        if spent is None or not clients:
+            return found
+        total += spent
+        found[entry.round] = total / clients
+    return found

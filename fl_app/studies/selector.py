@@ -32,7 +32,10 @@ class Selector:
     against: str = "truth"
     labels: str = "any"
     round: int | str | None = None
-    """Of the attacked update, or of training; ``last``: the last one that was attacked or evaluated."""
+    """Of the attacked update, or of training; ``last``: the last one that was attacked or evaluated.
+
+    ``best``, of training alone: the one that ``best_round`` names.
+    """
     broadcaster: bool | None = None
     client: int | None = None
     """Whose update was attacked; None: of any."""
@@ -55,8 +58,8 @@ def parse_selector(raw: Any, place: str) -> Selector:
         if raw.get(key, choices[0]) not in choices:
             raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
     number = raw.get("round")
-    if number not in (None, "last") and not _whole(number):
-        raise ConfigError(f"{place}.round: must be a round's number or last, got {number!r}")
+    if number not in (None, "last", "best") and not _whole(number):
+        raise ConfigError(f"{place}.round: must be a round's number, last or best, got {number!r}")
     if raw.get("broadcaster") not in (None, True, False):
         raise ConfigError(f"{place}.broadcaster: must be true or false, got {raw['broadcaster']!r}")
     for key in ("client", "iteration"):

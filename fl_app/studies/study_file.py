@@ -25,7 +25,7 @@ PAPERS = {
 }
 DEFAULT_SCALE = "cpu"
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
-FIGURES = ("lines", "scatter", "bars", "histogram", "gallery")
+FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")
 SHOWS = ("number", "percent", "bytes", "mark", "words", "original")
 _SENTENCES = ("words", "original")
@@ -343,7 +343,12 @@ class _Reader:
         kind = raw.get("kind")
         if kind not in FIGURES:
             raise ConfigError(f"{place}.kind: must be one of {', '.join(FIGURES)}, got {kind!r}")
-        needed = {"gallery": ("series",), "histogram": ("y",), "bars": ("y", "x")}.get(kind, ("x", "y"))
+        needed = {
+            "gallery": ("series",),
+            "histogram": ("y",),
+            "distribution": ("y",),
+            "bars": ("y", "x"),
+        }.get(kind, ("x", "y"))
         _check_keys(
             raw,
             place,
@@ -438,6 +443,8 @@ def _needs_metric(selector: Selector, place: str) -> Selector:
         raise ConfigError(f"{place}: names no metric")
     if selector.round is not None and selector.metric.unit == "seed" and not has_rounds(selector.metric):
         raise ConfigError(f"{place}.round: {selector.metric.name} is not measured round by round")
+    if selector.round == "best" and selector.metric.unit != "seed":
+        raise ConfigError(f"{place}.round: best is a round of training; attacks have numbers, or last")
     return selector
 
 

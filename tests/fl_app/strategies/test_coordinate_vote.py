@@ -100,6 +100,10 @@ def test_a_run_tells_who_chose_and_how_far_weights_went(tmp_path):
         assert weights["count"] == sum(weights["counts"]) == K
         assert len(weights["edges"]) == len(weights["counts"]) + 1
         assert weights["edges"][-1] == pytest.approx(weights["largest"])
+        values = weights["values"]
+        assert sum(values["counts"]) == K
+        assert values["edges"][0] == -values["edges"][-1]
+        assert values["norm"] <= values["edges"][-1] * K**0.5
     assert "clients voted on them" in (tmp_path / "vote" / "report.html").read_text()
 
 

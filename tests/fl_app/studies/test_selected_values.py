@@ -122,6 +122,25 @@ def test_a_runs_numbers_have_the_seed_as_their_unit_and_may_be_of_a_round():
     assert curves(cells, selector) == {1: [0.2, 0.2], 2: [0.4, 0.4]}
 
 
+def test_the_best_round_is_the_one_that_the_run_names():
+    rows = [{"round": r, "epsilon": r / 10, "accuracy": a} for r, a in ((1, 0.2), (2, 0.6), (3, 0.5))]
+    cells = [finished(planned("a", defense="dgp"), rounds=rows, best_round=2)]
+    assert list(read(cells, metric="epsilon", round="best").values.values()) == [0.2]
+    assert list(read(cells, metric="epsilon", round="last").values.values()) == [0.3]
+    unknown = [finished(planned("a", defense="dgp"), rounds=[{"round": 1, "epsilon": 0.1}])]
+    assert read(unknown, metric="epsilon", round="best").missing == "the runs have no epsilon"
+
+
+def test_what_training_costs_a_client_adds_up_over_rounds_and_is_spread_over_all_of_them():
+    rows = [{"round": r, "uplink_bytes": 100 * r, "downlink_bytes": 10} for r in (1, 2, 3)]
+    cell = planned("a", defense="dgp")
+    cell.config["clients"] = 50
+    cells = [finished(cell, rounds=rows, best_round=2)]
+    assert list(read(cells, metric="uplink_cost").values.values()) == [600 / 50]
+    assert list(read(cells, metric="uplink_cost", round="best").values.values()) == [300 / 50]
+    assert list(read(cells, metric="downlink_cost", round=1).values.values()) == [10 / 50]
+
+
 def test_cells_of_several_kinds_are_one_selection_only_if_that_is_said():
     cells = [
         finished(planned("a", defense="dgp", model=m, seed=0), accuracy=v)

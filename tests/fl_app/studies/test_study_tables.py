@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,28 @@ def test_writing_twice_gives_the_same_bytes(cells, tmp_path):
 def test_a_curve_has_the_mean_of_its_seeds_and_a_band(cells):
     (curve, _) = everything(cells).figures[0].curves
     assert (list(curve.x), list(curve.y), list(curve.spread)) == ([1.0, 2.0], [0.5, 0.6], [0.0, 0.0])
+
+
+def test_a_distribution_is_that_of_the_runs_on_common_bins():
+    wide = {"counts": [2, 2], "edges": [0, 2, 4]}
+    narrow = {"counts": [1, 3], "edges": [0, 1, 2]}
+    cells = []
+    for defense, seed, weights in (("none", 0, wide), ("dgp", 0, wide), ("dgp", 1, narrow)):
+        cell = finished(planned("accuracy", defense=defense, seed=seed))
+        cells.append(replace(cell, raw={**cell.raw, "weights": weights}))
+    order = {"kind": "distribution", "title": "Weights", "y": "weights.counts", "series": "defense"}
+    drawn = gather(study(figures=[order]).figures[0], cells)
+    alone, two = drawn.densities["none"], drawn.densities["dgp"]
+    assert alone.edges == two.edges
+    assert (alone.edges[0], alone.edges[-1], len(alone.shares)) == (0, 4, 40)
+    assert list(alone.shares) == pytest.approx([1 / 40] * 40)
+    # up to 1, up to 2, above: of "wide" 1/4, 1/4, 1/2, of "narrow" 1/4, 3/4, 0
+    assert sum(two.shares[:10]) == pytest.approx((0.25 + 0.25) / 2)
+    assert sum(two.shares[10:20]) == pytest.approx((0.25 + 0.75) / 2)
+    assert sum(two.shares[20:]) == pytest.approx(0.5 / 2)
+    assert png_bytes(draw(drawn, LIGHT)).startswith(b"\x89PNG")
+    nothing = [finished(planned("accuracy", defense="none"))]
+    assert gather(study(figures=[order]).figures[0], nothing).empty
 
 
 def test_a_gallery_shows_the_same_images_under_every_defense(make_strips):
