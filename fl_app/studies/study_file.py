@@ -28,6 +28,7 @@ COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "gallery")
 BETTER = ("lower", "higher", "none")
 SHOWS = ("number", "percent", "bytes")
+MARKS = ("at_most", "at_least", "loses_at_most")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
 """By axis and label: the overrides of that place on the axis."""
@@ -52,6 +53,16 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What a place of a line must keep to for a check mark."""
+
+    comparison: str
+    bound: float
+    base: Selector | None
+    """From which at most ``bound`` may be lost."""
+
+
+@dataclass(frozen=True)
 class TableRow:
     """One line of the table."""
 
@@ -61,6 +72,7 @@ class TableRow:
     paper: tuple[float | str | None, ...]
     show: str
     digits: int
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True)
@@ -274,7 +286,7 @@ class _Reader:
             raw,
             place,
             needed=("name", "select", "better"),
-            optional=("paper", "without", "show", "digits"),
+            optional=("paper", "without", "show", "digits", "mark"),
         )
         for key, choices in (("better", BETTER), ("show", SHOWS)):
             if raw.get(key, choices[0]) not in choices:
@@ -302,6 +314,24 @@ class _Reader:
             paper=tuple(paper),
             show=show,
             digits=int(raw.get("digits", 1 if show == "percent" else 3)),
+            mark=None if raw.get("mark") is None else self.mark(raw["mark"], f"{place}.mark"),
+        )
+
+    def mark(self, raw: Any, place: str) -> Mark:
+        found = [key for key in MARKS if key in _mapping(raw, place)]
+        if len(found) != 1:
+            raise ConfigError(
+                f"{place}: expected one of {', '.join(MARKS)}, got {', '.join(raw) or 'nothing'}"
+            )
+        (comparison,) = found
+        _check_keys(raw, place, needed=(comparison, *(["from"] if comparison == "loses_at_most" else [])))
+        bound = raw[comparison]
+        if isinstance(bound, bool) or not isinstance(bound, int | float):
+            raise ConfigError(f"{place}.{comparison}: must be a number, got {bound!r}")
+        base = raw.get("from")
+        where = f"{place}.from"
+        return Mark(
+            comparison, bound, None if base is None else _needs_metric(parse_selector(base, where), where)
         )
 
     def figure(self, raw: Mapping[str, Any], place: str) -> FigureOrder:

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.studies.claims import taken
-from fl_app.studies.measured import Measured, select
+from fl_app.studies.measured import GAVE_UP, Measured, select
 from fl_app.studies.study_file import Entry, Study, TableRow
 
 
@@ -31,6 +31,8 @@ class Place:
     not_found: int
     missing: str | None
     take: str
+    mark: bool | None = None
+    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked, or unknown."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
@@ -57,7 +59,10 @@ class Line:
 
 def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
     """Read every place of the table."""
-    return [Line(row, tuple(_place(entry, cells) for entry in row.entries)) for row in study.rows]
+    return [
+        Line(row, tuple(_marked_place(row, _place(entry, cells), cells) for entry in row.entries))
+        for row in study.rows
+    ]
 
 
 def show_value(row: TableRow, value: float | str | None) -> str:
@@ -71,10 +76,11 @@ def show_value(row: TableRow, value: float | str | None) -> str:
 
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
+    sign = {None: "", True: "✓ ", False: "× "}[place.mark]
     if place.mean is None:
-        return DASH
+        return sign.strip() or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
-    return show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
+    return sign + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
@@ -96,7 +102,7 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
 def table_csv(study: Study, lines: Sequence[Line]) -> str:
     """Return a line for every place of the table."""
     buffer = io.StringIO()
-    fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing"]
+    fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing", "mark"]
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["row", "column", "better", *fields, "paper"])
     for line in lines:
@@ -114,7 +120,9 @@ def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
         table.add_column(column, justify="right", overflow="fold", min_width=7)
     for line in lines:
         cells = [
-            f"{show_value(line.row, place.mean)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
+            f"{show_place(line.row, replace(place, sd=None))}\n{_beside(line.row, paper).strip()}".replace(
+                " %", "%"
+            )
             for place, paper in zip(line.ours, line.row.paper, strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
@@ -156,6 +164,9 @@ def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "better": line.row.better,
             "show": line.row.show,
             "digits": line.row.digits,
+            **(
+                {} if line.row.mark is None else {"mark": f"{line.row.mark.comparison} {line.row.mark.bound}"}
+            ),
             "ours": [place.as_json() for place in line.ours],
             "paper": list(line.row.paper),
         }
@@ -174,6 +185,24 @@ def _place(entry: Entry, cells: Sequence[Measured]) -> Place:
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
     return Place(taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take)
+
+
+def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Place:
+    """Say of a place whether it keeps to the line's bound: its mean does, or the attack gave up."""
+    if row.mark is None:
+        return place
+    if place.mean is None:
+        gave_up = place.missing is not None and place.missing.startswith(GAVE_UP)
+        return replace(place, mark=True if gave_up else None)
+    bound = row.mark.bound
+    if row.mark.base is not None:
+        base = select(cells, row.mark.base)
+        if base.missing is not None:
+            return place
+        bound = taken(base, row.mark.base.take) - bound
+    return replace(
+        place, mark=place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
+    )
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from study_cells import attack, failed, finished, one_each, planned, study
 
+from fl_app.overrides import ConfigError
 from fl_app.report import save_images
 from fl_app.report.canvas import LIGHT, png_bytes
 from fl_app.report.records import parse_run
@@ -100,6 +101,41 @@ def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
     assert "- No chain of layers: IG SSIM of Precode." in text
     assert "- Failed after 2 s: out of memory: Accuracy of Precode." in text
     assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
+
+
+def marked(cells, mark, select=None):
+    row = {"name": "IG", "select": select or {**SSIM, "form": "plain"}, "better": "none", "mark": mark}
+    columns = {"none": {"defense": "none"}, "DGP": {"defense": "dgp"}}
+    own = study(table={"columns": columns, "rows": [row]})
+    lines = fill_table(own, cells)
+    return [place.mark for place in lines[0].ours], table_markdown(own, lines).splitlines()[2]
+
+
+def test_a_line_may_have_check_marks(cells):
+    assert marked(cells, {"at_most": 0.5}) == ([False, True], "| IG | × 0.600 ± 0.141 | ✓ 0.200 ± 0.141 |")
+    assert marked(cells, {"at_least": 0.5})[0] == [True, False]
+
+
+def test_a_mark_may_be_about_what_is_lost(cells):
+    base = {"part": "ig", "defense": "none", "metric": "ssim", "form": "plain"}
+    assert marked(cells, {"loses_at_most": 0.3, "from": base})[0] == [True, False]
+
+
+@pytest.mark.parametrize("note", ["the attack gave up: too little was sent", "refused: 4 of 5 were not sent"])
+def test_an_attack_that_gave_up_is_a_check_mark_and_one_that_is_missing_none(note):
+    gave_up = {**attack([None]), "notes": ["cross-entropy assumed", note]}
+    unlucky = [
+        finished(planned(defense="none"), attacks=[gave_up]),
+        failed(planned(defense="dgp"), "out of memory"),
+    ]
+    assert marked(unlucky, {"at_most": 0.5}) == ([True, None], "| IG | ✓ | – |")
+
+
+def test_a_mark_has_one_bound(cells):
+    with pytest.raises(ConfigError, match="expected one of at_most, at_least, loses_at_most"):
+        marked(cells, {"at_most": 0.5, "at_least": 0.1})
+    with pytest.raises(ConfigError, match="from is missing"):
+        marked(cells, {"loses_at_most": 0.5})
 
 
 def test_the_csv_has_a_line_for_every_place(cells):
