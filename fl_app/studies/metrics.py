@@ -86,6 +86,7 @@ _OF_ROUND = (
     "gradient_norm",
     "pruned_share",
     "bytes_per_client",
+    "dense_share",
     "validation_accuracy",
 )
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "config")

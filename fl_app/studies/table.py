@@ -32,7 +32,7 @@ class Place:
     missing: str | None
     take: str
     mark: bool | None = None
-    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked, unknown."""
+    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
