@@ -56,6 +56,8 @@ class Round:
     gradient_norm: float | None
     """The largest of a client, where clients report it."""
     pruned_share: float | None
+    dense_bytes: float | None
+    """What the same clients would have exchanged as raw float32, both ways."""
     notes: tuple[str, ...]
     seconds: float | None
 
@@ -64,6 +66,12 @@ class Round:
         """What one client sent and got, in the mean over clients."""
         up, down = self.uplink_bytes, self.downlink_bytes
         return None if up is None or down is None or not self.clients else (up + down) / self.clients
+
+    @property
+    def dense_share(self) -> float | None:
+        """What was sent and got, of what dense exchange would have taken."""
+        up, down = self.uplink_bytes, self.downlink_bytes
+        return None if up is None or down is None or not self.dense_bytes else (up + down) / self.dense_bytes
 
 
 @dataclass(frozen=True)
@@ -392,6 +400,7 @@ def _parse_round(raw: Mapping[str, object], index: int) -> Round:
         residual_norm=as_number(raw.get("residual_norm")),
         gradient_norm=as_number(raw.get("gradient_norm")),
         pruned_share=as_number(raw.get("pruned_share")),
+        dense_bytes=as_number(raw.get("dense_bytes")),
         notes=as_texts(raw.get("notes")),
         seconds=as_number(raw.get("seconds")),
     )

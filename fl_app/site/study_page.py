@@ -124,21 +124,21 @@ def _places(line: TableLine) -> list[Child]:
     return [
         element(
             "span",
-            _ours(line, place, mark),
+            _ours(line, place),
             element("small", f"n = {place.n} {place.unit}{'' if place.n == 1 else 's'}") if place.n else None,
             None if paper is None else element("small", f"paper {_show(line, paper)}", class_="paper-number"),
             title=place.missing,
         )
-        for place, paper, mark in zip(line.ours, line.paper, line.marks, strict=True)
+        for place, paper in zip(line.ours, line.paper, strict=True)
     ]
 
 
-def _ours(line: TableLine, place: Measurement, mark: bool | None) -> Html:
+def _ours(line: TableLine, place: Measurement) -> Html:
     if place.words:
         return element("span", place.words)
     spread = "" if place.sd is None or place.mean is None else f" ± {_show(line, place.sd)}"
     mean = _show(line, place.mean)
-    before = {None: "", True: "✓ ", False: "✗ "}[mark]
+    before = {None: "", True: "✓ ", False: "✗ "}[place.mark]
     return element("b", before + (mean.removesuffix(" %") if spread else mean) + spread)
 
 

@@ -37,6 +37,8 @@ class Measurement:
     missing: str | None
     words: str | None = None
     """Of a line of sentences."""
+    mark: bool | None = None
+    """Of a line with marks: whether it is ✓."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,10 @@ class TableLine:
     name: tuple[str, ...]
     better: str
     show: str
-    """`number`, `percent`, `bytes`, `mark`, `words` or `original`."""
+    """`number`, `percent`, `bytes`, `words` or `original`."""
     digits: int
     ours: tuple[Measurement, ...]
     paper: tuple[float | str | None, ...]
-    marks: tuple[bool | None, ...]
-    """Of a line with marks: whether a place is marked ✓."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,6 @@ def _cell(raw: Mapping[str, object], folder: Path) -> CellRecord:
 def _line(raw: Mapping[str, object], columns: int) -> TableLine:
     ours = [_measurement(entry) for entry in as_entries(raw.get("ours"))]
     paper = [value if isinstance(value, str) else as_number(value) for value in _listed(raw.get("paper"))]
-    marks = [value if isinstance(value, bool) else None for value in _listed(raw.get("marks"))]
     digits = as_number(raw.get("digits"))
     absent = Measurement(None, None, 0, "", "not in the file")
     return TableLine(
@@ -175,7 +174,6 @@ def _line(raw: Mapping[str, object], columns: int) -> TableLine:
         digits=3 if digits is None else int(digits),
         ours=tuple((ours + [absent] * columns)[:columns]),
         paper=tuple((paper + [None] * columns)[:columns]),
-        marks=tuple((marks + [None] * columns)[:columns]),
     )
 
 
@@ -196,6 +194,7 @@ def _measurement(raw: Mapping[str, object]) -> Measurement:
         unit=as_text(raw.get("unit")) or "",
         words=as_text(raw.get("words")),
         missing=as_text(raw.get("missing")),
+        mark=mark if isinstance(mark := raw.get("mark"), bool) else None,
     )
 
 

@@ -23,6 +23,8 @@ from fl_app.studies.selector import Selector
 
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
+GAVE_UP = ("the attack gave up", "refused:")
+"""How notes begin that say why an attack has no result."""
 
 
 @dataclass(frozen=True)
@@ -218,5 +220,5 @@ def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adap
                     values[key] = value
     if values:
         return Selection(metric.unit, values, "adaptive" if adaptive else "plain", not_found)
-    gave_up = next((note for note in notes if note.startswith("the attack gave up")), None)
+    gave_up = next((note for note in notes if note.startswith(GAVE_UP)), None)
     return Selection(metric.unit, missing=gave_up or f"no attack of that kind has {metric.name}")

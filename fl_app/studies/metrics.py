@@ -101,6 +101,7 @@ _OF_ROUND = (
     "gradient_norm",
     "pruned_share",
     "bytes_per_client",
+    "dense_share",
     "validation_accuracy",
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}

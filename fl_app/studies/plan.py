@@ -165,6 +165,8 @@ def _selectors(study: Study) -> Iterable[tuple[str, Selector, bool]]:
         for column, entry in zip(study.columns, row.entries, strict=True):
             if entry.without is None:
                 yield f"study.table: row {' '.join(row.name)}, column {column}", entry.select, True
+        if row.mark is not None and row.mark.base is not None:
+            yield f"study.table: row {' '.join(row.name)}, mark", row.mark.base, True
     for claim in study.claims:
         for selector in filter(None, (claim.left, claim.right)):
             yield f"study.claims: {claim.name}", selector, True

@@ -27,9 +27,9 @@ DEFAULT_SCALE = "cpu"
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")
-SHOWS = ("number", "percent", "bytes", "mark", "words", "original")
+SHOWS = ("number", "percent", "bytes", "words", "original")
 _SENTENCES = ("words", "original")
-MARKS = ("at_most", "at_least")
+MARKS = ("at_most", "at_least", "loses_at_most")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
 """By axis and label: the overrides of that place on the axis."""
@@ -55,14 +55,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Mark:
-    """Which numbers are marked ✓: those on the named side of a bound."""
+    """What a place of a line must keep to for a check mark."""
 
-    side: str
+    comparison: str
     bound: float
-
-    def passes(self, value: float) -> bool:
-        """Whether a number is marked ✓; the bound itself is."""
-        return value <= self.bound if self.side == "at_most" else value >= self.bound
+    base: Selector | None
+    """From which at most ``bound`` may be lost."""
 
 
 @dataclass(frozen=True)
@@ -322,22 +320,23 @@ class _Reader:
             paper=tuple(paper),
             show=show,
             digits=int(raw.get("digits", 1 if show == "percent" else 3)),
-            mark=self.mark(raw, f"{place}.mark"),
+            mark=None if raw.get("mark") is None else self.mark(raw["mark"], f"{place}.mark"),
         )
 
-    def mark(self, raw: Mapping[str, Any], place: str) -> Mark | None:
-        if ("mark" in raw) != (raw.get("show") == "mark"):
-            raise ConfigError(f"{place}: a bound and show: mark go together")
-        if "mark" not in raw:
-            return None
-        node = _mapping(raw["mark"], place)
-        _check_keys(node, place, optional=MARKS)
-        if len(node) != 1:
+    def mark(self, raw: Any, place: str) -> Mark:
+        found = [key for key in MARKS if key in _mapping(raw, place)]
+        if len(found) != 1:
             raise ConfigError(
-                f"{place}: expected one of {', '.join(MARKS)}, got {' and '.join(node) or 'none'}"
+                f"{place}: expected one of {', '.join(MARKS)}, got {', '.join(raw) or 'nothing'}"
             )
-        ((side, bound),) = node.items()
-        return Mark(side, _number(bound, f"{place}.{side}"))
+        (comparison,) = found
+        _check_keys(raw, place, needed=(comparison, *(["from"] if comparison == "loses_at_most" else [])))
+        base, where = raw.get("from"), f"{place}.from"
+        return Mark(
+            comparison,
+            _number(raw[comparison], f"{place}.{comparison}"),
+            None if base is None else _needs_metric(parse_selector(base, where), where),
+        )
 
     def figure(self, raw: Mapping[str, Any], place: str) -> FigureOrder:
         kind = raw.get("kind")

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -15,8 +15,10 @@ from rich.text import Text
 
 from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.studies.claims import taken
-from fl_app.studies.measured import Measured, select, sentence
+from fl_app.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
+
+_SIGNS = {None: "", True: "✓ ", False: "✗ "}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Place:
     take: str
     words: str | None = None
     """Of a line of sentences."""
+    mark: bool | None = None
+    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
@@ -59,7 +63,10 @@ class Line:
 
 def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
     """Read every place of the table."""
-    return [Line(row, tuple(_place(entry, cells, row.show) for entry in row.entries)) for row in study.rows]
+    return [
+        Line(row, tuple(_marked_place(row, _place(entry, cells, row.show), cells) for entry in row.entries))
+        for row in study.rows
+    ]
 
 
 def show_value(row: TableRow, value: float | str | None) -> str:
@@ -73,15 +80,11 @@ def show_value(row: TableRow, value: float | str | None) -> str:
 
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
+    sign = _SIGNS[place.mark]
     if place.mean is None or row.show in ("words", "original"):
-        return place.words or DASH
+        return place.words or sign.strip() or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
-    return _mark(row, place) + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
-
-
-def passed(row: TableRow, place: Place) -> bool | None:
-    """Whether a place is marked ✓; None if its line marks nothing, or there is no number."""
-    return None if row.mark is None or place.mean is None else row.mark.passes(place.mean)
+    return sign + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
@@ -103,14 +106,13 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
 def table_csv(study: Study, lines: Sequence[Line]) -> str:
     """Return a line for every place of the table."""
     buffer = io.StringIO()
-    fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing"]
+    fields = ["mean", "sd", "n", "unit", "form", "take", "not_found", "missing", "mark"]
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["row", "column", "better", *fields, "mark", "paper"])
+    writer.writerow(["row", "column", "better", *fields, "paper"])
     for line in lines:
         for column, place, paper in zip(study.columns, line.ours, line.row.paper, strict=True):
             values = [getattr(place, name) for name in fields]
-            mark = _mark(line.row, place).strip()
-            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, mark, paper])
+            writer.writerow([" ".join(line.row.name), column, line.row.better, *values, paper])
     return buffer.getvalue()
 
 
@@ -122,12 +124,9 @@ def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
         table.add_column(column, justify="right", overflow="fold", min_width=7)
     for line in lines:
         cells = [
-            "\n".join(
-                (
-                    place.words or _mark(line.row, place) + show_value(line.row, place.mean),
-                    _beside(line.row, paper).strip(),
-                )
-            ).replace(" %", "%")
+            f"{show_place(line.row, replace(place, sd=None))}\n{_beside(line.row, paper).strip()}".replace(
+                " %", "%"
+            )
             for place, paper in zip(line.ours, line.row.paper, strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
@@ -159,7 +158,7 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
     ]
     remarks += [f"Of {words[form]}: {_places(where)}." for form, where in forms.items()]
     remarks += [
-        f"✓: {line.row.mark.side.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
+        f"✓: {line.row.mark.comparison.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
         for line in lines
         if line.row.mark is not None
     ]
@@ -176,8 +175,7 @@ def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
             "digits": line.row.digits,
             "ours": [place.as_json() for place in line.ours],
             "paper": list(line.row.paper),
-            "mark": None if line.row.mark is None else {line.row.mark.side: line.row.mark.bound},
-            "marks": [passed(line.row, place) for place in line.ours],
+            "mark": None if line.row.mark is None else {line.row.mark.comparison: line.row.mark.bound},
         }
         for line in lines
     ]
@@ -200,6 +198,24 @@ def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
     )
 
 
+def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Place:
+    """Say of a place whether it keeps to the line's bound: its mean does, or the attack gave up."""
+    if row.mark is None:
+        return place
+    if place.mean is None:
+        gave_up = place.missing is not None and place.missing.startswith(GAVE_UP)
+        return replace(place, mark=True if gave_up else None)
+    bound = row.mark.bound
+    if row.mark.base is not None:
+        base = select(cells, row.mark.base)
+        if base.missing is not None:
+            return place
+        bound = taken(base, row.mark.base.take) - bound
+    return replace(
+        place, mark=place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
+    )
+
+
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
     if value is not None and 0 < abs(value * factor) < 10**-digits:
         return f"{value * factor:.1e}"  # as papers write what would round to nothing
@@ -208,10 +224,6 @@ def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
 
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
-
-
-def _mark(row: TableRow, place: Place) -> str:
-    return {None: "", True: "✓ ", False: "✗ "}[passed(row, place)]
 
 
 def _beside(row: TableRow, paper: float | str | None) -> str:

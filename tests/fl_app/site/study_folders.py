@@ -81,10 +81,11 @@ def write_study(
                 {
                     "name": ["defends"],
                     "better": "none",
-                    "show": "mark",
-                    "ours": [{"mean": 0.5, "sd": 0.01, "n": 20, "unit": "image", "missing": None}] * 3,
+                    "ours": [
+                        {"mean": 0.5, "sd": 0.01, "n": 20, "unit": "image", "missing": None, "mark": mark}
+                        for mark in (True, False, None)
+                    ],
                     "paper": ["✗", "✓", None],
-                    "marks": [True, False, None],
                 },
             ],
         },

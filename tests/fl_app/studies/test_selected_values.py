@@ -54,11 +54,12 @@ def test_who_has_nothing_to_adapt_to_is_both_but_who_was_not_asked_is_missing():
 def test_what_one_client_exchanged_in_a_round_and_the_largest_residual():
     rows = [
         {"round": 1, "clients": 10, "uplink_bytes": 100, "downlink_bytes": 900, "residual_norm": 3.0},
-        {"round": 2, "clients": 5, "uplink_bytes": 50, "downlink_bytes": 100, "residual_norm": 2.0},
+        {"round": 2, "clients": 5, "uplink_bytes": 50, "downlink_bytes": 100, "dense_bytes": 600},
     ]
     cells = [finished(planned(defense="dgp"), rounds=rows)]
     assert mean(read(cells, metric="bytes_per_client")) == 30
     assert mean(read(cells, metric="bytes_per_client", round=1)) == 100
+    assert mean(read(cells, metric="dense_share")) == 0.25
     assert mean(read(cells, metric="residual_square")) == 9
     assert read(cells, metric="gradient_norm").missing == "the runs have no gradient_norm"
 

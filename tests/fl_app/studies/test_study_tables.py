@@ -10,6 +10,7 @@ import pytest
 import torch
 from study_cells import attack, failed, finished, one_each, planned, study
 
+from fl_app.overrides import ConfigError
 from fl_app.report import save_images
 from fl_app.report.canvas import LIGHT, png_bytes
 from fl_app.report.records import parse_run
@@ -103,23 +104,6 @@ def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
     assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
 
 
-def test_a_line_of_marks_has_the_number_beside(cells):
-    row = {"name": "Defends", "select": {**SSIM, "form": "plain"}, "better": "none", "show": "mark"}
-    lines = {}
-    for side in ("at_most", "at_least"):
-        table = {**TABLE, "rows": [{**row, "mark": {side: 0.3}, "paper": ["✗", "✓", None]}]}
-        own = study(table=table)
-        lines[side] = fill_table(own, cells)
-        text = table_markdown(own, lines[side])
-        marks = ("✗", "✓") if side == "at_most" else ("✓", "✗")
-        line = f"| Defends | {marks[0]} 0.600 ± 0.141 (✗) | {marks[1]} 0.200 ± 0.141 (✓) | – |"
-        assert text.splitlines()[2] == line
-        assert f"- ✓: {side.replace('_', ' ')} 0.3: Defends." in text
-        found = csv.DictReader(io.StringIO(table_csv(own, lines[side])))
-        assert [place["mark"] for place in found] == [*marks, ""]
-    assert lines_json(lines["at_most"])[0]["marks"] == [False, True, None]
-
-
 def test_a_line_of_sentences_has_words(cells):
     reads = [{"iteration": 3, "tokens": ["the", "##y"], "accuracy": 0.5}]
     entry = attack([], tokens_by_iteration={"true": ["the", "end"], "masked": [False] * 2, "reads": reads})
@@ -157,6 +141,54 @@ def test_searches_are_drawn_by_iteration_and_by_layer(tmp_path):
     assert gallery.gallery.captions == (("none", "MSE 0.5", "MSE 0.1", "MSE 0.05"),)
     for drawn in (chart, gallery):
         assert png_bytes(draw(drawn, LIGHT)).startswith(b"\x89PNG")
+
+
+def marked(cells, mark, select=None):
+    row = {"name": "IG", "select": select or {**SSIM, "form": "plain"}, "better": "none", "mark": mark}
+    columns = {"none": {"defense": "none"}, "DGP": {"defense": "dgp"}}
+    own = study(table={"columns": columns, "rows": [row]})
+    lines = fill_table(own, cells)
+    return [place.mark for place in lines[0].ours], table_markdown(own, lines).splitlines()[2]
+
+
+def test_a_line_may_have_check_marks(cells):
+    assert marked(cells, {"at_most": 0.5}) == ([False, True], "| IG | ✗ 0.600 ± 0.141 | ✓ 0.200 ± 0.141 |")
+    assert marked(cells, {"at_least": 0.5})[0] == [True, False]
+
+
+def test_marks_are_in_the_files_and_below_the_table(cells):
+    row = {"name": "Defends", "select": {**SSIM, "form": "plain"}, "better": "none", "mark": {"at_most": 0.3}}
+    own = study(table={**TABLE, "rows": [{**row, "paper": ["✗", "✓", None]}]})
+    lines = fill_table(own, cells)
+    text = table_markdown(own, lines)
+    assert text.splitlines()[2] == "| Defends | ✗ 0.600 ± 0.141 (✗) | ✓ 0.200 ± 0.141 (✓) | – |"
+    assert "- ✓: at most 0.3: Defends." in text
+    found = csv.DictReader(io.StringIO(table_csv(own, lines)))
+    assert [place["mark"] for place in found] == ["False", "True", ""]
+    assert lines_json(lines)[0]["mark"] == {"at_most": 0.3}
+    assert [place["mark"] for place in lines_json(lines)[0]["ours"]] == [False, True, None]
+
+
+def test_a_mark_may_be_about_what_is_lost(cells):
+    base = {"part": "ig", "defense": "none", "metric": "ssim", "form": "plain"}
+    assert marked(cells, {"loses_at_most": 0.3, "from": base})[0] == [True, False]
+
+
+@pytest.mark.parametrize("note", ["the attack gave up: too little was sent", "refused: 4 of 5 were not sent"])
+def test_an_attack_that_gave_up_is_a_check_mark_and_one_that_is_missing_none(note):
+    gave_up = {**attack([None]), "notes": ["cross-entropy assumed", note]}
+    unlucky = [
+        finished(planned(defense="none"), attacks=[gave_up]),
+        failed(planned(defense="dgp"), "out of memory"),
+    ]
+    assert marked(unlucky, {"at_most": 0.5}) == ([True, None], "| IG | ✓ | – |")
+
+
+def test_a_mark_has_one_bound(cells):
+    with pytest.raises(ConfigError, match="expected one of at_most, at_least, loses_at_most"):
+        marked(cells, {"at_most": 0.5, "at_least": 0.1})
+    with pytest.raises(ConfigError, match="from is missing"):
+        marked(cells, {"loses_at_most": 0.5})
 
 
 def test_the_csv_has_a_line_for_every_place(cells):
