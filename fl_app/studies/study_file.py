@@ -327,7 +327,7 @@ class _Reader:
             )
         elif "y" in raw:
             metric = metric_of(raw["y"], f"{place}.y")
-            if x == "round" and not has_rounds(metric):
+            if x == "round" and metric.unit == "seed" and not has_rounds(metric):
                 raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
             y = parse_selector(merge_selectors([(place, select), ("y", {"metric": raw["y"]})]), place)
         series = raw.get("series") or []
@@ -394,6 +394,8 @@ def _needs_metric(selector: Selector, place: str) -> Selector:
         raise ConfigError(f"{place}: names no metric")
     if selector.round is not None and selector.metric.unit == "seed" and not has_rounds(selector.metric):
         raise ConfigError(f"{place}.round: {selector.metric.name} is not measured round by round")
+    if isinstance(selector.round, tuple) and selector.metric.unit == "seed":
+        raise ConfigError(f"{place}.round: several are of attacked updates, not of {selector.metric.name}")
     return selector
 
 

@@ -155,7 +155,10 @@ def row(**more):
             ["column none: defense is 'none' here and 'dgp' in"],
         ),
         (wrong(figures=[{**FIGURE, "kind": "pie"}]), ["figures[0].kind: must be one of lines, scatter"]),
-        (wrong(figures=[{**FIGURE, "y": "ssim"}]), ["figures[0].y: ssim is not measured round by round"]),
+        (
+            wrong(figures=[{**FIGURE, "y": "best_round"}]),
+            ["figures[0].y: best_round is not measured round by round"],
+        ),
         (
             wrong(figures=[{**FIGURE, "series": "defence"}]),
             ["figures[0]: defence: neither an axis (defense, seed)"],
