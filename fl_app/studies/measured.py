@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,18 @@ def select(cells: Sequence[Measured], selector: Selector) -> Selection:
 
 
 def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
-    """Return a metric's values, one a repetition, by round."""
+    """Return a metric's values by round: one a repetition, or of attacks one an attacked update or image."""
     found: dict[int, list[float]] = {}
     for cell in cells:
         if cell.run is not None and fits(cell.planned, selector):
-            for number, value in read_rounds(_metric(selector), cell.run).items():
-                found.setdefault(number, []).append(value)
+            metric = _metric(selector)
+            if metric.unit == "seed":
+                for number, value in read_rounds(metric, cell.run).items():
+                    found.setdefault(number, []).append(value)
+                continue
+            for number in sorted({attack.round for attack in attacked(cell, selector) if attack.round}):
+                values = _of_attacks([cell], replace(selector, round=number), metric).values.values()
+                found.setdefault(number, []).extend(values)
     return dict(sorted(found.items()))
 
 
@@ -149,8 +155,12 @@ def attacked(cell: Measured, selector: Selector) -> list[Attack]:
         and (selector.client is None or attack.client == str(selector.client))
     ]
     last = max((attack.round or 0 for attack in found), default=0)
-    wanted = last if selector.round == "last" else selector.round
-    return [attack for attack in found if wanted in (None, attack.round)]
+    if selector.round is None:
+        return found
+    wanted = selector.round if isinstance(selector.round, tuple) else (selector.round,)
+    return [
+        attack for attack in found if attack.round in wanted or ("last" in wanted and attack.round == last)
+    ]
 
 
 def in_form(cell: Measured, attacks: Iterable[Attack], adaptive: bool) -> list[Attack]:
@@ -183,7 +193,7 @@ def _of_runs(cells: Sequence[Measured], selector: Selector, metric: Metric) -> S
             rounds = read_rounds(metric, cell.run)
             named = {"last": max(rounds, default=None), "best": cell.run.best_round}
             wanted = named[selector.round] if isinstance(selector.round, str) else selector.round
-            value = None if wanted is None else rounds.get(wanted)
+            value = rounds.get(wanted) if isinstance(wanted, int) else None
         if value is not None:
             values[_repetition(cell, selector), ()] = value
     return Selection(metric.unit, values, missing=None if values else f"the runs have no {metric.name}")

@@ -31,8 +31,8 @@ class Selector:
     update: str = "defended"
     against: str = "truth"
     labels: str = "any"
-    round: int | str | None = None
-    """Of the attacked update, or of training; ``last``: the last one that was attacked or evaluated.
+    round: int | tuple[int, ...] | str | None = None
+    """Of attacked updates, or of training; ``last``: the last one that was attacked or evaluated.
 
     ``best``, of training alone: the one that ``best_round`` names.
     """
@@ -57,9 +57,11 @@ def parse_selector(raw: Any, place: str) -> Selector:
     for key, choices in _ONE_OF.items():
         if raw.get(key, choices[0]) not in choices:
             raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
-    number = raw.get("round")
-    if number not in (None, "last", "best") and not _whole(number):
-        raise ConfigError(f"{place}.round: must be a round's number, last or best, got {number!r}")
+    number = tuple(raw["round"]) if isinstance(raw.get("round"), list) else raw.get("round")
+    if number not in (None, "last", "best") and not (_listed(number) and all(map(_whole, _listed(number)))):
+        raise ConfigError(
+            f"{place}.round: must be a round's number, several, last or best, got {raw['round']!r}"
+        )
     if raw.get("broadcaster") not in (None, True, False):
         raise ConfigError(f"{place}.broadcaster: must be true or false, got {raw['broadcaster']!r}")
     for key in ("client", "iteration"):

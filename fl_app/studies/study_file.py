@@ -368,7 +368,7 @@ class _Reader:
             several = kind == "lines" and isinstance(raw["y"], list) and raw["y"]
             for name in several or [raw["y"]]:
                 metric = metric_of(name, f"{place}.y")
-                if x == "round" and not has_rounds(metric):
+                if x == "round" and metric.unit == "seed" and not has_rounds(metric):
                     raise ConfigError(f"{place}.y: {metric.name} is not measured round by round")
                 if (x == "iteration") != metric.traced and kind == "lines":
                     raise ConfigError(f"{place}.y: trace.… and x: iteration go together, got {metric.name}")
@@ -444,6 +444,8 @@ def _needs_metric(selector: Selector, place: str) -> Selector:
         raise ConfigError(f"{place}.round: {selector.metric.name} is not measured round by round")
     if selector.round == "best" and selector.metric.unit != "seed":
         raise ConfigError(f"{place}.round: best is a round of training; attacks have numbers, or last")
+    if isinstance(selector.round, tuple) and selector.metric.unit == "seed":
+        raise ConfigError(f"{place}.round: several are of attacked updates, not of {selector.metric.name}")
     return selector
 
 

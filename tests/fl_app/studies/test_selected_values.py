@@ -88,8 +88,22 @@ def test_rounds_updates_and_labels_are_chosen():
     assert sorted(read(cells).values.values()) == [0.1, 0.2]
     assert list(read(cells, round="last").values.values()) == [0.2]
     assert list(read(cells, round=1).values.values()) == [0.1]
+    assert sorted(read(cells, round=[1, 5]).values.values()) == [0.1, 0.2]
+    for wrong in ([], [1, "last"], [0]):
+        with pytest.raises(ConfigError, match="round: must be a round's number, several or last"):
+            read(cells, round=wrong)
     assert list(read(cells, update="undefended").values.values()) == [0.3]
     assert read(cells, labels="inferred").missing is not None
+
+
+def test_an_attack_has_a_curve_over_the_attacked_rounds():
+    attacks = [attack([0.1 * c + r], client=c, round=r) for c in range(2) for r in (7, 3)]
+    cells = [
+        finished(planned(defense="none"), attacks=attacks),
+        failed(planned(defense="none", seed=1), "no"),
+    ]
+    found = curves(cells, parse_selector({"metric": "ssim"}, "here"))
+    assert {number: sorted(values) for number, values in found.items()} == {3: [3.0, 3.1], 7: [7.0, 7.1]}
 
 
 def test_without_a_defense_the_undefended_update_is_the_one_that_was_sent():

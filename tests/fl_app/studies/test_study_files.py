@@ -153,7 +153,7 @@ def row(**more):
         (wrong(**row(show="words")), ["rows[0].show: words are those of metric: trace.tokens"]),
         (
             wrong(figures=[{**FIGURE, "y": "trace.mse"}]),
-            ["figures[0].y: trace.mse is not measured round by round"],
+            ["figures[0].y: trace.… and x: iteration go together, got trace.mse"],
         ),
         (
             wrong(figures=[{**FIGURE, "x": "iteration"}]),
@@ -166,7 +166,10 @@ def row(**more):
             ["column none: defense is 'none' here and 'dgp' in"],
         ),
         (wrong(figures=[{**FIGURE, "kind": "pie"}]), ["figures[0].kind: must be one of lines, scatter"]),
-        (wrong(figures=[{**FIGURE, "y": "ssim"}]), ["figures[0].y: ssim is not measured round by round"]),
+        (
+            wrong(figures=[{**FIGURE, "y": "best_round"}]),
+            ["figures[0].y: best_round is not measured round by round"],
+        ),
         (
             wrong(figures=[{**FIGURE, "series": "defence"}]),
             ["figures[0]: defence: neither an axis (defense, seed)"],
