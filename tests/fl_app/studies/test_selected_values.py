@@ -90,7 +90,7 @@ def test_rounds_updates_and_labels_are_chosen():
     assert list(read(cells, round=1).values.values()) == [0.1]
     assert sorted(read(cells, round=[1, 5]).values.values()) == [0.1, 0.2]
     for wrong in ([], [1, "last"], [0]):
-        with pytest.raises(ConfigError, match="round: must be a round's number, several or last"):
+        with pytest.raises(ConfigError, match="round: must be a round's number, several, last or best"):
             read(cells, round=wrong)
     assert list(read(cells, update="undefended").values.values()) == [0.3]
     assert read(cells, labels="inferred").missing is not None
