@@ -83,7 +83,8 @@ def check_selectors(study: Study, cells: Sequence[Planned]) -> None:
             raise ConfigError(f"{study.name}: {place}: {reason}")
     for number, figure in enumerate(study.figures):
         place = f"{study.name}: study.figures[{number}]"
-        axes = [axis for axis in (*figure.series, figure.x) if isinstance(axis, str) and axis != "round"]
+        own = ("round", "iteration") if figure.kind in ("lines", "gallery") else ("round",)
+        axes = [axis for axis in (*figure.series, figure.x) if isinstance(axis, str) and axis not in own]
         for axis in axes:
             if all(value_of(cell, axis) is None for cell in matching(cells, figure.select)):
                 raise ConfigError(f"{place}: {axis}: {_known(cells)}")
