@@ -184,7 +184,7 @@ def _run_study(name: str, study: dict[str, Any], own: dict[str, str], overrides:
         sys.exit(130)
     console = Console()
     if end.found.lines:
-        console.print(table_for_terminal(end.found.study, end.found.lines))
+        console.print(table_for_terminal(end.found.study, end.found.lines, console.width))
     for verdict in end.found.verdicts:
         console.print(f"{verdict.claim.text}: {verdict.words}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"study: {end.page.resolve()}", markup=False, soft_wrap=True)

@@ -359,8 +359,14 @@ def _draw_bars(figure: Figure, axes: Axes, bars: Sequence[Bar], theme: Theme) ->
             ecolor=theme.muted,
             label=shorten(name) if name else None,
         )
-    slanted = 25 if sum(map(len, groups)) > 45 else 0
-    axes.set_xticks(range(len(groups)), [shorten(group) for group in groups], rotation=slanted)
+    names = [shorten(group) for group in groups]
+    slanted = sum(map(len, groups)) > 45
+    # a slanted name ends below its bar; many are steep, or they run into each other
+    axes.set_xticks(range(len(groups)), names)
+    if slanted:
+        angle = 25 if len(groups) < 8 else 50
+        for label in axes.get_xticklabels():
+            label.set(rotation=angle, ha="right", rotation_mode="anchor")
     if len(series) > 1:
         legend_below(figure, axes, theme)
 

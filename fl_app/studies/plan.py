@@ -186,6 +186,8 @@ def _cells(name: str, part: Part, more: Sequence[Override]) -> Iterable[Planned]
             continue
         values = list(override.sweep_string_iterator()) if several else [_value_text(override)]
         old = axes.get(key, {})
+        # Hydra writes a space in one of several values with a backslash, which no name has
+        values = [plain if (plain := value.replace("\\ ", " ")) in old else value for value in values]
         axes[key] = {value: old.get(value, [f"{key}={value}"]) for value in values}
     for places in itertools.product(*(axis.items() for axis in axes.values())):
         wanted = [*part.settings, *(override for _, own in places for override in own), *users]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,8 @@ from fl_app.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
 
 _SIGNS = {None: "", True: "✓ ", False: "✗ "}
+_NAME_WIDTH, _PLACE_WIDTH = 8, 7
+"""Of the terminal's columns, at least."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +119,30 @@ def table_csv(study: Study, lines: Sequence[Line]) -> str:
     return buffer.getvalue()
 
 
-def table_for_terminal(study: Study, lines: Sequence[Line]) -> Table:
-    """Return the table for the terminal: ours, the means alone, and below them the paper's."""
+def table_for_terminal(study: Study, lines: Sequence[Line], width: int) -> Group:
+    """Return the table for the terminal: ours, the means alone, and below them the paper's.
+
+    A table with more columns than fit ``width`` goes on below.
+    """
+    # with what Rich sets between columns, and takes from them unevenly; what does not fit it would leave out
+    fitting = max(1, (width - _NAME_WIDTH - 1) // (_PLACE_WIDTH + 3))
+    tables = -(-len(study.columns) // fitting)
+    size = -(-len(study.columns) // tables)
+    starts = range(0, len(study.columns), size)
+    return Group(*(_terminal_columns(study, lines, slice(at, at + size)) for at in starts))
+
+
+def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold", min_width=8)
-    for column in study.columns:
-        table.add_column(column, justify="right", overflow="fold", min_width=7)
+    table.add_column("", overflow="fold", min_width=_NAME_WIDTH)
+    for column in study.columns[shown]:
+        table.add_column(column, justify="right", overflow="fold", min_width=_PLACE_WIDTH)
     for line in lines:
         cells = [
             f"{show_place(line.row, replace(place, sd=None))}\n{_beside(line.row, paper).strip()}".replace(
                 " %", "%"
             )
-            for place, paper in zip(line.ours, line.row.paper, strict=True)
+            for place, paper in zip(line.ours[shown], line.row.paper[shown], strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
     return table

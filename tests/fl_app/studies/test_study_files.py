@@ -57,6 +57,15 @@ def test_places_of_an_axis_may_have_names_by_which_they_are_selected():
     assert overrides_of(plan_cells(own, ["defense=hard"])) == overrides_of(cells)[1:]
 
 
+def test_names_with_spaces_are_chosen_one_or_several_at_a_time():
+    places = {"FL-TOP 5 %": ["defense=fl_top"], "FL-STD": ["defense=fl_std"], "none": ["defense=none"]}
+    own = study(parts={"a": {"sweep": {"scheme": places}}})
+    for asked in (["FL-TOP 5 %"], ["FL-TOP 5 %", "FL-STD"]):
+        cells = plan_cells(own, [f"scheme={','.join(asked)}"])
+        assert [cell.at["scheme"] for cell in cells] == asked
+        assert overrides_of(cells) == [["attack=none", *places[name]] for name in asked]
+
+
 def test_the_command_line_replaces_axes_adds_some_and_has_the_last_word():
     own = study(parts={"ig": PART, "rob": {"set": ["rounds=1"]}})
     assert overrides_of(plan_cells(own, ["defense=topk", "seed=5", "rounds=9"])) == [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from study_cells import attack, failed, finished, one_each, planned, study
 
 from fl_app.overrides import ConfigError
@@ -18,7 +19,7 @@ from fl_app.studies.claims import judge
 from fl_app.studies.figures import draw, gather
 from fl_app.studies.measured import Measured
 from fl_app.studies.page import Findings
-from fl_app.studies.table import fill_table, lines_json, table_csv, table_markdown
+from fl_app.studies.table import fill_table, lines_json, table_csv, table_for_terminal, table_markdown
 from fl_app.studies.writing import write_study
 
 SSIM = {"part": "ig", "metric": "ssim"}
@@ -189,6 +190,18 @@ def test_a_mark_has_one_bound(cells):
         marked(cells, {"at_most": 0.5, "at_least": 0.1})
     with pytest.raises(ConfigError, match="from is missing"):
         marked(cells, {"loses_at_most": 0.5})
+
+
+@pytest.mark.parametrize(("width", "tables"), [(80, 1), (29, 2), (19, 3)])
+def test_a_narrow_terminal_has_every_column(cells, width, tables):
+    found = everything(cells)
+    drawn = table_for_terminal(found.study, found.lines, width)
+    headers = [[str(column.header) for column in table.columns[1:]] for table in drawn.renderables]
+    assert len(headers) == tables
+    assert [name for names in headers for name in names] == list(found.study.columns)
+    console = Console(width=width, file=io.StringIO())
+    console.print(drawn)
+    assert all(number in console.file.getvalue() for number in ("0.600", "0.200", "60.5"))
 
 
 def test_the_csv_has_a_line_for_every_place(cells):
