@@ -49,12 +49,14 @@ def speech(
     split: str = "speakers",
     test_fraction: float = 0.2,
     seed: int = 0,
+    vocabulary: int | None = None,
 ) -> Dataset:
     """Return the utterances below ``root`` that are no longer than ``max_seconds`` and ``max_characters``.
 
-    ``pieces`` is a file of word pieces; None takes single letters. For testing is ``test_fraction``, drawn
-    by ``seed``: of the speakers (``split="speakers"``, whom nobody then trains on), or of each
-    speaker's utterances (``split="utterances"``; of a single one, none).
+    ``pieces`` is a file of word pieces, of which the first ``vocabulary`` are used (None: all); without a
+    file, single letters are. For testing is ``test_fraction``, drawn by ``seed``: of the speakers
+    (``split="speakers"``, whom nobody then trains on), or of each speaker's utterances
+    (``split="utterances"``; of a single one, none).
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"speech: test_fraction must be in (0, 1), got {test_fraction}")
@@ -64,9 +66,9 @@ def speech(
         raise ValueError(
             f"speech: max_seconds and max_characters must be positive, got {max_seconds} and {max_characters}"
         )
-    vocabulary = letters() if pieces is None else read_pieces(pieces)
+    words = letters() if pieces is None else read_pieces(pieces, vocabulary)
     heard = _hear_all(Path(root).expanduser(), mels, max_seconds, max_characters)
-    samples, names = _samples(heard, vocabulary)
+    samples, names = _samples(heard, words)
     is_test = _mark_test(samples.groups, split, test_fraction, seed)
     if not is_test.any() or is_test.all():
         raise ValueError(
@@ -76,14 +78,14 @@ def speech(
         name="speech",
         train=samples.take(~is_test),
         test=samples.take(is_test),
-        num_classes=len(vocabulary),
+        num_classes=len(words),
         in_shape=(samples.inputs.shape[1], mels),
         mean=(),
         std=(),
-        class_names=vocabulary.pieces,
+        class_names=words.pieces,
         source_names=names,
         source_kind="speaker",
-        vocabulary=vocabulary,
+        vocabulary=words,
     )
 
 

@@ -98,13 +98,18 @@ def letters() -> Vocabulary:
     return Vocabulary((UNKNOWN, START, END, BEGINS, *string.ascii_lowercase, "'"))
 
 
-def read_pieces(path: str | Path) -> Vocabulary:
-    """Return the vocabulary in a file with one piece a line."""
+def read_pieces(path: str | Path, first: int | None = None) -> Vocabulary:
+    """Return the vocabulary in a file with one piece a line, or its ``first`` pieces alone.
+
+    Pieces stand in the order in which they were learnt, so that these are a vocabulary, too.
+    """
+    if first is not None and first < 1:
+        raise ValueError(f"read_pieces: first must be at least 1, got {first}")
     try:
         lines: Sequence[str] = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"read_pieces: cannot read {path}: {error}") from error
     try:
-        return Vocabulary(tuple(lines))
+        return Vocabulary(tuple(lines[:first]))
     except ValueError as error:
         raise ValueError(f"read_pieces: {path}: {error}") from error

@@ -92,6 +92,16 @@ def test_refuses_a_broken_vocabulary_and_names_its_file(pieces, message, tmp_pat
         read_pieces(path)
 
 
+def test_the_first_pieces_are_a_vocabulary_too(tmp_path):
+    path = tmp_path / "pieces.txt"
+    path.write_text("\n".join((*SIGNS, "▁", "a", "b", "ab", "▁ab")), encoding="utf-8")
+    whole, half = read_pieces(path), read_pieces(path, first=len(SIGNS) + 4)
+    cut = [[words.pieces[token] for token in words.encode("ab")] for words in (whole, half)]
+    assert cut == [["▁ab"], ["▁", "ab"]]
+    with pytest.raises(ValueError, match="first must be at least 1, got 0"):
+        read_pieces(path, first=0)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"cannot read .*none\.txt"):
         read_pieces(tmp_path / "none.txt")
