@@ -19,6 +19,8 @@ from fl_app.studies.claims import taken
 from fl_app.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
 
+_NAMED = 6
+"""How many lines a remark names."""
 _SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
@@ -44,6 +46,10 @@ class Place:
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
         return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+
+_Filled = tuple[str, str, Place]
+"""A line's name, a column's, and what stands there."""
 
 
 @dataclass(frozen=True)
@@ -150,34 +156,37 @@ def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Tabl
 
 def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
     """Return what a reader of the table must know: units, attackers, images that were not found, gaps."""
-    counts, forms, gaps = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
-    for line in lines:
-        name = " ".join(line.row.name)
-        for column, place in zip(study.columns, line.ours, strict=True):
-            where = f"{name} of {column}"
-            if place.missing is not None:
-                gaps.setdefault(place.missing, []).append(where)
-                continue
-            counts.setdefault(f"{place.n} {place.unit}{'' if place.n == 1 else 's'}", []).append(where)
-            if place.form is not None:
-                forms.setdefault(place.form, []).append(where)
-            if place.not_found:
-                gaps.setdefault(f"{place.not_found} {place.unit}s not found by the attack", []).append(where)
+    filled = [
+        (" ".join(line.row.name), column, place)
+        for line in lines
+        for column, place in zip(study.columns, line.ours, strict=True)
+    ]
+    measured = [entry for entry in filled if entry[2].missing is None]
+    attacked = [entry for entry in measured if entry[2].form is not None]
+    counts = _grouped(measured, lambda place: f"{place.n} {place.unit}{'' if place.n == 1 else 's'}")
+    forms = _grouped(attacked, lambda place: place.form)
+    lost = _grouped(
+        [entry for entry in measured if entry[2].not_found],
+        lambda place: f"{place.not_found} {place.unit}s not found by the attack",
+    )
+    gaps = _grouped([entry for entry in filled if entry[2].missing is not None], lambda place: place.missing)
     words = {
         "plain": "the plain attacker",
         "adaptive": "the adaptive attacker",
         "both": "both attackers alike",
     }
     remarks = [
-        f"Mean ± standard deviation over {count}: {_places(where)}." for count, where in counts.items()
+        f"Mean ± standard deviation over {count}{_where(places, measured)}."
+        for count, places in counts.items()
     ]
-    remarks += [f"Of {words[form]}: {_places(where)}." for form, where in forms.items()]
+    remarks += [f"Of {words[form]}{_where(places, attacked)}." for form, places in forms.items()]
     remarks += [
         f"✓: {line.row.mark.comparison.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
         for line in lines
         if line.row.mark is not None
     ]
-    return remarks + [f"{_capital(reason)}: {_places(where)}." for reason, where in gaps.items()]
+    missing = [*lost.items(), *gaps.items()]
+    return remarks + [f"{_capital(reason)}{_where(places, filled)}." for reason, places in missing]
 
 
 def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -253,9 +262,24 @@ def _names(line: Line, columns: int) -> list[str]:
     return [*line.row.name, *[""] * (columns - len(line.row.name))]
 
 
-def _places(where: Sequence[str]) -> str:
-    shown = ", ".join(where[:6])
-    return f"{shown} and {len(where) - 6} more" if len(where) > 6 else shown
+def _grouped(entries: Sequence[_Filled], key: Callable[[Place], Any]) -> dict[str, list[_Filled]]:
+    found: dict[str, list[_Filled]] = {}
+    for entry in entries:
+        found.setdefault(str(key(entry[2])), []).append(entry)
+    return found
+
+
+def _where(places: Sequence[_Filled], among: Sequence[_Filled]) -> str:
+    """Name places by their lines, where a whole line is among them; nothing if they are all there are."""
+    if len(places) == len(among):
+        return ""
+    named = []
+    for line in dict.fromkeys(name for name, _, _ in places):
+        columns = [column for name, column, _ in places if name == line]
+        whole = len(columns) == sum(name == line for name, _, _ in among)
+        named.append(line if whole else f"{line} of {' and '.join(columns)}")
+    shown = ", ".join(named[:_NAMED])
+    return f": {shown} and {len(named) - _NAMED} more" if len(named) > _NAMED else f": {shown}"
 
 
 def _capital(text: str) -> str:

@@ -102,7 +102,8 @@ def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
     assert second == "| Accuracy |  | 60.5 ± 0.7 % (93.6 %) | 60.5 ± 0.7 % | – |"
     assert "- No chain of layers: IG SSIM of Precode." in text
     assert "- Failed after 2 s: out of memory: Accuracy of Precode." in text
-    assert "- Mean ± standard deviation over 2 images: IG SSIM of none, IG SSIM of DGP." in text
+    assert "- Mean ± standard deviation over 2 images: IG SSIM." in text
+    assert "- Of the plain attacker." in text
 
 
 def test_a_line_of_sentences_has_words(cells):
