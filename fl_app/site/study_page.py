@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_app.report.formats import DASH, format_bytes, format_number, format_percent, format_short
 from fl_app.report.markup import Child, Html, details, element, table
 from fl_app.report.panels import panel
 from fl_app.report.tiles import png_uri
@@ -14,6 +13,7 @@ from fl_app.site.papers import paper_name
 from fl_app.site.places import Places, link
 from fl_app.site.study_records import FAILS, HOLDS, FigureRecord, Measurement, StudyRecord, TableLine
 from fl_app.site.verdict_words import verdict_mark
+from fl_app.studies.table import show_value
 
 _ARROWS = {"lower": " ↓", "higher": " ↑"}
 
@@ -126,7 +126,9 @@ def _places(line: TableLine) -> list[Child]:
             "span",
             _ours(line, place),
             element("small", f"n = {place.n} {place.unit}{'' if place.n == 1 else 's'}") if place.n else None,
-            None if paper is None else element("small", f"paper {_show(line, paper)}", class_="paper-number"),
+            None
+            if paper is None
+            else element("small", f"paper {show_value(line, paper)}", class_="paper-number"),
             title=place.missing,
         )
         for place, paper in zip(line.ours, line.paper, strict=True)
@@ -136,22 +138,10 @@ def _places(line: TableLine) -> list[Child]:
 def _ours(line: TableLine, place: Measurement) -> Html:
     if place.words:
         return element("span", place.words)
-    spread = "" if place.sd is None or place.mean is None else f" ± {_show(line, place.sd)}"
-    mean = _show(line, place.mean)
+    spread = "" if place.sd is None or place.mean is None else f" ± {show_value(line, place.sd)}"
+    mean = show_value(line, place.mean)
     before = {None: "", True: "✓ ", False: "✗ "}[place.mark]
     return element("b", before + (mean.removesuffix(" %") if spread else mean) + spread)
-
-
-def _show(line: TableLine, value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or DASH
-    if line.show == "bytes":
-        return format_bytes(value)
-    if line.show == "percent":
-        return format_percent(value)
-    # what would round to nothing is written as papers do
-    tiny = 0 < abs(value) < 0.5 * 10**-line.digits
-    return format_short(value) if tiny else format_number(value, line.digits)
 
 
 def _figures(figures: Sequence[FigureRecord], base: Path, files: dict[Path, Path]) -> list[Child]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -19,6 +20,7 @@ from fl_app.studies.claims import taken
 from fl_app.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.studies.study_file import Entry, Study, TableRow
 
+_LONG = 1e5
 _NAMED = 6
 """How many lines a remark names."""
 _SIGNS = {None: "", True: "✓ ", False: "✗ "}
@@ -78,7 +80,19 @@ def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
     ]
 
 
-def show_value(row: TableRow, value: float | str | None) -> str:
+class Written(Protocol):
+    """A line that says how its numbers are written."""
+
+    @property
+    def show(self) -> str:
+        """As a number, a percentage, or bytes."""
+
+    @property
+    def digits(self) -> int:
+        """After the point."""
+
+
+def show_value(row: Written, value: float | str | None) -> str:
     """Write a number as its line does; the paper may have words instead."""
     if isinstance(value, str):
         return value
@@ -241,9 +255,10 @@ def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Pla
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
-    if value is not None and 0 < abs(value * factor) < 10**-digits:
-        return f"{value * factor:.1e}"  # as papers write what would round to nothing
-    return format_number(None if value is None else value * factor, digits)
+    shown = None if value is None else value * factor
+    if shown is not None and (0 < abs(shown) < 10**-digits or _LONG <= abs(shown) < math.inf):
+        return f"{shown:.1e}"  # as papers write what would round to nothing, or has many digits
+    return format_number(shown, digits)
 
 
 def _bold(text: str, best: bool) -> str:
