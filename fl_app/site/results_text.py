@@ -14,10 +14,9 @@ from pathlib import Path
 from fl_app.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
 from fl_app.site.papers import in_order, paper_name
 from fl_app.site.study_page import claim_words
-from fl_app.site.study_records import FAILS, HOLDS, OPEN, STUDY, UNKNOWN, StudyRecord, find_studies
+from fl_app.site.study_records import STUDY, StudyRecord, find_studies
 
 WORDS = "In words: "
-_MANY = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are not decided", UNKNOWN: "were not measured"}
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -63,15 +62,14 @@ def _kept_words(file: Path) -> dict[str, str]:
 
 
 def _opening(claims: Sequence[MergedClaim]) -> str:
-    counts = verdict_counts(claims)
-    found = ", ".join(f"{counts[verdict]} {words}" for verdict, words in _MANY.items() if counts[verdict])
+    counts = ", ".join(f"{count} × {verdict}" for verdict, count in verdict_counts(claims).items() if count)
     return "\n\n".join(
         [
             "# Results",
             "Every table and figure of the papers, as measured: ours, and in brackets the paper's. Made by "
             "`fl-app-report --results FILE multirun` from what the commands below left there; only the "
             f'paragraphs that begin with "{WORDS.strip()}" are written by hand.',
-            f"Of {len(claims)} claims {found}. A claim holds if its probability by chance, after Holm's "
+            f"{len(claims)} claims: {counts}. A claim holds if its probability by chance, after Holm's "
             f"correction for the tested claims of all experiments, is at most {LEVEL}. "
             "[studies.md](studies.md) says what is tested, and how.",
         ]
@@ -81,7 +79,7 @@ def _opening(claims: Sequence[MergedClaim]) -> str:
 def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
     done = sum(cell.status == "finished" for cell in study.cells)
     facts = [f"`{study.command}`", f"{done} of {len(study.cells)} cells"]
-    facts += [f"seeds {', '.join(study.seeds)}"] if study.seeds else []
+    facts += [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(study.seeds)}"] if study.seeds else []
     facts.append(f"measured {study.measured}")
     table = study.folder / "table.md"
     parts = [
