@@ -6,9 +6,10 @@ import gzip
 import hashlib
 import json
 import random
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fl_app.data.idx import read_idx
 from fl_app.data.places import DataUnavailable
 from fl_app.data.row_encoding import RowEncoding, read_category, read_numbers
 from fl_app.data.vocabularies import read_vocabulary
+from fl_app.durable_memory import DurableMemory
 from fl_app.engine.inline import InlineGrid
 from fl_app.messages import MessageError
 from fl_app.models import ModelSpec, check_size, mlp
@@ -58,6 +60,7 @@ from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
 from fl_app.stored_records import from_tree, to_tree
 from fl_app.stored_tree import read_tree, write_tree
+from fl_app.strategies.record import Begun
 from fl_app.trust import NOBODY, compose_sent
 from fl_app.types import Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change
@@ -471,7 +474,11 @@ def _kept_files(folder: Path) -> list[Decoder]:
     saved = checkpoint.Saved(
         {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, [], 1.0, [], [], [(1, 0)], {0: tree}
     )
-    write_tree(state, {"version": 1} | vars(saved))
+    whole = {"version": 1} | vars(saved)
+    write_tree(state, whole)
+    noted = folder / "noted"
+    shutil.copytree(run, noted)
+    begun = json.dumps(asdict(Begun(2, 0, [0, 1]))).encode()
     return [
         of_files(
             "memory file",
@@ -491,6 +498,70 @@ def _kept_files(folder: Path) -> list[Decoder]:
             ConfigError,
             file=state,
             repair=_with_digest,
+        ),
+        of_files(
+            "begun.json",
+            [checkpoint.read_checkpoint],
+            [begun],
+            lambda: checkpoint.read_checkpoint(noted),
+            ConfigError,
+            file=noted / checkpoint.FOLDER / "begun.json",
+        ),
+        of_trees(
+            "checkpoint values",
+            [checkpoint.read_checkpoint],
+            [whole],
+            lambda damaged: _write(state, damaged) and checkpoint.read_checkpoint(run),
+            ConfigError,
+            values=VALUES,
+            weight=0.2,
+        ),
+        *_durable_memory(folder / "durable"),
+    ]
+
+
+def _write(file: Path, tree: Any) -> bool:
+    """Put a tree into its file, if it is one that can be stored."""
+    try:
+        write_tree(file, tree)
+    except TypeError:
+        return False
+    return True
+
+
+def _durable_memory(folder: Path) -> list[Decoder]:
+    """Return the reader of a client's folder, with all that a client looks up in what it finds there."""
+    durable, key, model = DurableMemory(folder, 0), "ab" * 16, "ab" * 32
+    order = messages.Order(1, 0, 0.1, model, 0)
+    parcel = messages.Parcel(order, b"", run=messages.RunName(key))
+    memory, tensors = RecordDict(), {"w": torch.randn(3, 2)}
+    sent = messages.Reply(messages.Answer(1, 0, 8, 2), b"update", metrics={"loss": 0.5})
+    state = ClientState(
+        1, tensors, {}, {"e": tensors}, sent_round=1, sent_order=parcel.digest, sent=sent, coordinates=b"x"
+    )
+    client_state.save(memory, model, state)
+    durable.keep(memory, parcel)
+    file = folder / "client-0" / key / "round-1"
+
+    def read() -> None:
+        for number in (1, 2):  # once more the round that was answered, and the one after it
+            if file.exists():
+                records = RecordDict()
+                durable.recall(records, replace(parcel, order=replace(order, round=number)))
+                client_state.last_round(records)
+                client_state.load(records, model, torch.device("cpu"))
+
+    name, covers = "durable memory", [DurableMemory.recall]
+    return [
+        of_files(name, covers, [file.read_bytes()], read, ValueError, file=file, repair=_with_digest),
+        of_trees(
+            f"{name} values",
+            covers,
+            [to_tree(memory)],
+            lambda damaged: _write(file, damaged) and read(),
+            ValueError,
+            values=VALUES,
+            weight=0.2,
         ),
     ]
 

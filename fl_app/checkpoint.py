@@ -14,7 +14,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +42,46 @@ _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
 _VERSION = 1
 _ALLOWED = ("timeout",)
 """What may be another one when a run is resumed, beside what does not count at all."""
+
+
+_Holds = Callable[[Any], bool]
+
+
+def _lists(holds: _Holds) -> _Holds:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
+
+
+def _is(*kinds: type) -> _Holds:
+    return lambda value: type(value) in kinds  # a truth value is no number here
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is(int), value))
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("round")) is int
+
+
+_SAVED: Mapping[str, _Holds] = {
+    "config": _is(dict),
+    "overrides": _lists(_is(str)),
+    "versions": _is(dict),
+    "run_key": _is(str),
+    "strategy": _is(dict),
+    "rows": _lists(_is_row),
+    "seconds": _is(float, int),
+    "resumed": _lists(_is(dict)),
+    "notes": _lists(_is(str)),
+    "seen": _lists(_is_pair),
+    "clients": _is(dict, type(None)),
+}
+_NOTED: Mapping[str, _Holds] = {
+    "round": _is(int),
+    "attempt": _is(int),
+    "clients": _lists(_is(int)),
+    "unmasking": _is(bool),
+}
 
 
 @dataclass(frozen=True)
@@ -166,8 +206,11 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
         if version != _VERSION:
             raise DamagedFile(f"{path}: is of another version of this project: {version!r}, not {_VERSION}")
         saved = Saved(**tree)
+        _check(path, vars(saved), _SAVED)
         begun_path = folder / FOLDER / _BEGUN
         begun = Begun(**json.loads(begun_path.read_text())) if begun_path.exists() else None
+        if begun is not None:
+            _check(begun_path, vars(begun), _NOTED)
     except FileNotFoundError as error:
         raise ConfigError(
             f"resume: {folder} has no checkpoint: the run is finished, was cut short before its first one, "
@@ -176,6 +219,12 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
     except (DamagedFile, TypeError, AttributeError, KeyError, ValueError) as error:
         raise ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew") from error
     return saved, begun
+
+
+def _check(path: Path, values: Mapping[str, Any], expected: Mapping[str, _Holds]) -> None:
+    for name, holds in expected.items():
+        if not holds(values[name]):
+            raise DamagedFile(f"{path}: {name} cannot be {values[name]!r:.80}")
 
 
 def refuse_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -125,6 +125,12 @@ def has_answered(records: RecordDict, model_hash: str, digest: str) -> bool:
     return same and bool(_reply_parts(records, model_hash))
 
 
+def check(records: RecordDict) -> None:
+    """Refuse, with a ValueError, records of models that no client remembers."""
+    for beginning in sorted({name[:_HASH] for name in of_models(records)}):
+        load(records, beginning, torch.device("cpu"))
+
+
 def of_models(records: RecordDict) -> list[str]:
     """Return the names of the records that are memories of models."""
     return [name for name in records if _OF_A_MODEL.match(name)]

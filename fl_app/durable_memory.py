@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fl_app.client_state import has_answered, last_round, of_models
+from fl_app.client_state import check, has_answered, last_round, of_models
 from fl_app.messages import Parcel
 from fl_app.stored_records import from_tree, to_tree
 from fl_app.stored_tree import read_tree, write_tree
@@ -114,7 +114,9 @@ class DurableMemory:
     def _read(self, path: Path) -> RecordDict | None:
         """Return the memory in a file; one that cannot be used is set aside."""
         try:
-            return from_tree(read_tree(path, limit=self._most_bytes_of_one))
+            memory = from_tree(read_tree(path, limit=self._most_bytes_of_one))
+            check(memory)  # now: what a client finds out only later it would find out in every round
+            return memory
         except ValueError as error:  # a DamagedFile, or one of something else
             aside = self._runs / _DAMAGED
             logger.warning(

@@ -130,7 +130,8 @@ def test_the_search_finds_what_it_is_for(line):
 
 
 def test_a_pickle_in_the_place_of_any_decoders_input_is_refused(tmp_path):
-    tolerant = {"lock file", "perception weights", "result.json looked at"}  # they say that there is none
+    # they say that there is none, or set it aside
+    tolerant = {"lock file", "perception weights", "result.json looked at", "durable memory"}
     for decoder in all_decoders(tmp_path):
         if isinstance(decoder.examples[0], bytes) and decoder.name not in tolerant:
             with pytest.raises(decoder.refusal):

@@ -28,9 +28,11 @@ MODULES = (
     *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.wordpiece.folder", "fl_app.results"),
     *("fl_app.report.runs", "fl_app.report.records", "fl_app.trust", "attacks.metrics.lpips_weights"),
     *("attacks.metrics.lpips_sdist", "fl_app.stored_tree", "fl_app.stored_records", "fl_app.checkpoint"),
-    *("fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
+    *("fl_app.durable_memory", "fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
 )
-READS = re.compile(r"(decode|unpack|read|load|open|apply|take|release|parse|compose|from|of|reopen)(_\w+)?")
+READS = re.compile(
+    r"(decode|unpack|read|recall|load|open|apply|take|release|parse|compose|from|of|reopen)(_\w+)?"
+)
 """How a function is called that turns bytes, or what a message holds, into values."""
 NOT_DECODERS = {
     "read_checkpoint": "the archive that it is taken from is pinned by its SHA-256; see test_no_pickle",
