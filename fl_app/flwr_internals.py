@@ -48,3 +48,8 @@ def assign_message_id(message: Message) -> str:
 def serialised_size(content: RecordDict) -> int:
     """Return the length in bytes of the serialised content of a message."""
     return int(recorddict_to_proto(content).ByteSize())
+
+
+def name_sender(message: Message, node_id: int) -> None:
+    """Say which node ``message`` is about (there is no public setter)."""
+    message.metadata.__dict__["_src_node_id"] = node_id

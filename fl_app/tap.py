@@ -13,6 +13,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_app.copies import copy_message
+from fl_app.flwr_internals import name_sender
 from fl_app.forwarding_grid import ForwardingGrid
 
 
@@ -66,5 +67,8 @@ class TappedGrid(ForwardingGrid):
         passed: list[Message | None] = []
         for reply in replies:
             order = sent.get(reply.metadata.reply_to_message_id)
+            if order is not None and reply.has_error():
+                # a SuperLink answers itself, with an error, for a node that is gone
+                name_sender(reply, order.metadata.dst_node_id)
             passed.append(reply if order is None else self._tap.on_reply(order, copy_message(reply)))
         return [reply for reply in passed if reply is not None]

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,9 +62,16 @@ class Harness:
         *,
         variables: Mapping[str, str] | None = None,
         content: Mapping[str, Path] | None = None,
+        addresses: Mapping[str, str] | None = None,
+        within: Callable[[str], list[str]] = lambda name: [],
     ) -> None:
-        """``folder`` holds file systems and volumes; ``content`` is what the image has at some paths."""
+        """``folder`` holds file systems and volumes; ``content`` is what the image has at some paths.
+
+        ``addresses`` are those of services that have others than loopback addresses. ``within(service)`` are
+        the first words of its commands, such as those that enter a network namespace.
+        """
         self.services = read_compose(file, variables or {})
+        self._addresses, self._within = dict(addresses or {}), within
         self.image = read_image(file.parent / "Dockerfile")
         self.folder = folder
         self._base = file.parent
@@ -83,7 +91,9 @@ class Harness:
         self._sweep(self._mark)
 
     def address(self, name: str) -> str:
-        """Return the loopback address of a service."""
+        """Return the address of a service, on the loopback device unless another was given."""
+        if name in self._addresses:
+            return self._addresses[name]
         return f"{self._network}.{10 + list(self.services).index(name)}"
 
     def volume(self, name: str) -> Path:
@@ -104,6 +114,7 @@ class Harness:
         root, environment = self._prepare(service)
         argv = self._rewriting(service)
         words = [argv(word) for word in [*service.entrypoint, *(command or service.command)]]
+        words = [*self._within(name), *words]
         return subprocess.run(
             words,
             env=environment,
@@ -117,6 +128,14 @@ class Harness:
     def kill(self, name: str) -> None:
         """End all processes of a service at once, as a power cut does; its restart policy then decides."""
         self._sweep(f"{self._mark}/{name}")
+
+    def signal(self, name: str, number: signal.Signals, command: str = "") -> list[int]:
+        """Send a signal to the processes of a service, or to those of one command; return their ids."""
+        found = [pid for pid, argv in self._processes(f"{self._mark}/{name}") if command in argv]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return found
 
     def starts(self, name: str) -> int:
         """Return how often a service was started."""
@@ -139,9 +158,10 @@ class Harness:
         self._running[name] = _Running(
             service=replace(
                 service,
-                entrypoint=[rewrite(word) for word in service.entrypoint],
+                entrypoint=[*self._within(name), *(rewrite(word) for word in service.entrypoint)],
                 command=[rewrite(word) for word in service.command],
-                check=check and replace(check, command=[rewrite(word) for word in check.command]),
+                check=check
+                and replace(check, command=[*self._within(name), *(rewrite(word) for word in check.command)]),
             ),
             environment=environment,
             folder=root,
@@ -188,6 +208,12 @@ class Harness:
 
     def _sweep(self, mark: str) -> None:
         """Kill the processes that this harness started and that bear ``mark``, and their children."""
+        for pid, _ in self._processes(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self, mark: str) -> Iterator[tuple[int, str]]:
+        """Give the ids and commands of the processes that bear ``mark``."""
         whole, part_of = f"{_MARK}={mark}".encode(), f"{_MARK}={mark}/".encode()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -195,7 +221,7 @@ class Harness:
             try:
                 settings = (entry / "environ").read_bytes().split(b"\0")
                 if any(setting == whole or setting.startswith(part_of) for setting in settings):
-                    os.kill(int(entry.name), signal.SIGKILL)
+                    yield int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace")
             except (OSError, ProcessLookupError):
                 continue  # another user's, or gone by now
 
@@ -292,7 +318,7 @@ class _Running:
 
 def _free_network() -> str:
     """Return the first three numbers of loopback addresses that nobody listens at."""
-    while True:
+    for _ in range(100):
         network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         with socket.socket() as probe:
             try:
@@ -300,3 +326,4 @@ def _free_network() -> str:
             except OSError:
                 continue
         return network
+    raise ComposeError("no free address in 127.0.0.0/8: is there none but 127.0.0.1 on this system?")

@@ -1,40 +1,22 @@
 """Whole federations, by the commands of docker-compose.yml, as processes on loopback addresses."""
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from compose_harness import Harness
+from deployed import BIN, NODES, SMALL, harness, joined, needs_flower, nodes, orders, run, until
 from PIL import Image
 
 from fl_app.deploy.certificates import make_key_pair
-from fl_app.deploy.flower_command import flower_command
 
-BIN = Path(sys.executable).parent
-SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=4 threads=1"
 QUICK = f"{SMALL} attack.steps=2"
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "flower-superlink").exists(), reason="Flower's commands are not beside this interpreter"
-)
-
-
-def harness(folder: Path, file: str = "docker-compose.yml", **variables: str) -> Harness:
-    repository = Path(__file__).resolve().parents[2]
-    cache = Path(os.environ.get("FL_APP_CACHE", repository / ".cache"))
-    return Harness(
-        repository / file,
-        folder,
-        variables={"FL_APP_ALLOW_AUDIT": "1"} | variables,
-        content={"/app/project": repository, "/app/cache": cache},
-    )
+pytestmark = needs_flower
 
 
 @pytest.fixture(scope="module")
@@ -42,39 +24,6 @@ def federation(tmp_path_factory):
     with harness(tmp_path_factory.mktemp("federation")) as services:
         services.up()
         yield services
-
-
-def nodes(federation: Harness) -> dict[str, str]:
-    """How the SuperLink sees its nodes, by the end of their public keys or their ids."""
-    with flower_command(
-        f"{federation.address('superlink')}:8000", federation.volume("trust") / "ca.crt"
-    ) as flower:
-        answer = json.loads(flower.run("supernode", "list", "--format", "json").stdout)
-    return {node["node-id"]: node["status"] for node in answer["nodes"]}
-
-
-def run(federation: Harness, overrides: str) -> dict:
-    """Run the app to its end and return the result."""
-    done = federation.run("runner", f'overrides="{overrides}"', timeout=3000)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    # a stream that was taken up again says some lines twice
-    (report,) = {line.split("report: ")[1].strip() for line in said.splitlines() if "report: " in line}
-    folder = federation.volume("runs").parent / Path(report).parent
-    assert (folder / "report.html").is_file()
-    return json.loads((folder / "result.json").read_text())
-
-
-def until(true, federation: Harness, who: str, seconds: float = 900) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, federation.log(who)
-        time.sleep(1)
-
-
-def joined(federation: Harness, name: str) -> int:
-    """How often a node was let in."""
-    return federation.log(name).count("SuperNode ID")
 
 
 def turned_away(federation: Harness, key: Path, home: Path) -> str:
@@ -86,7 +35,9 @@ def turned_away(federation: Harness, key: Path, home: Path) -> str:
         f"--auth-supernode-private-key={key}",
         f"--host={federation.address('runner')}",
     ]
-    said, environment = home / "log", os.environ | {"FLWR_HOME": str(home)}
+    # it starts other commands of Flower by their names
+    path = f"{BIN}:{os.environ['PATH']}"
+    said, environment = home / "log", os.environ | {"FLWR_HOME": str(home), "PATH": path}
     with said.open("w") as log:
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -100,7 +51,7 @@ def turned_away(federation: Harness, key: Path, home: Path) -> str:
 
 @pytest.mark.slow
 def test_a_federation_outlives_a_node_and_turns_strangers_away(federation, tmp_path):
-    for name in ("supernode-0", "supernode-1", "supernode-2"):
+    for name in NODES:
         until(lambda name=name: joined(federation, name) == 1, federation, name)
     known = nodes(federation).keys()
     federation.kill("supernode-2")
@@ -136,14 +87,11 @@ def test_every_scheme_trains_and_is_attacked(scheme, seen, federation):
 
 @pytest.mark.slow
 def test_a_run_goes_on_without_a_node_and_has_it_again_when_it_is_back(federation):
-    def orders() -> int:
-        return federation.log("supernode-1").count("Receiving: train message")
-
     def kill_in_the_second_round() -> None:
-        until(lambda: orders() == before + 2, federation, "supernode-1", 1200)
+        until(lambda: orders(federation, "supernode-1") == before + 2, federation, "supernode-1", 1200)
         federation.kill("supernode-1")
 
-    before = orders()
+    before = orders(federation, "supernode-1")
     killer = threading.Thread(target=kill_in_the_second_round, daemon=True)
     killer.start()
     result = run(federation, f"rounds=12 attack=none {SMALL}")

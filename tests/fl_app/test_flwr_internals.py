@@ -56,3 +56,12 @@ def test_the_size_of_a_content_is_the_sum_of_its_records_and_that_of_the_real_by
     whole = flwr_internals.serialised_size(content)
     assert whole == len(recorddict_to_proto(content).SerializeToString())
     assert whole == sum(flwr_internals.serialised_size(RecordDict({k: v})) for k, v in content.items())
+
+
+def test_the_sender_of_a_reply_can_be_named():
+    flwr_internals.identify_process(7)
+    message = Message(RecordDict(), 5, "train")
+    flwr_internals.assign_message_id(message)
+    reply = Message(RecordDict(), reply_to=message)
+    flwr_internals.name_sender(reply, 99)
+    assert reply.metadata.src_node_id == 99

@@ -1,8 +1,10 @@
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.engine import InlineGrid
+from fl_app.flwr_internals import SUPERLINK_NODE_ID, assign_message_id, name_sender
+from fl_app.forwarding_grid import ForwardingGrid
 from fl_app.tap import TappedGrid
 
 
@@ -86,3 +88,21 @@ def test_a_tap_that_edits_a_reply_does_not_reach_into_the_client():
     tapped = TappedGrid(InlineGrid(client, 1), Editor())
     for _ in range(2):
         assert numbers(tapped.send_and_receive(orders(tapped))) == [2]
+
+
+def test_an_error_that_the_superlink_sends_for_a_node_is_that_node_s(grid):
+    class Gone(ForwardingGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            for message in messages:
+                assign_message_id(message)
+                reply = Message(Error(5, "Node unavailable"), reply_to=message)
+                name_sender(reply, SUPERLINK_NODE_ID)
+                yield reply
+
+    class Indifferent(Passive):
+        def on_reply(self, sent: Message, reply: Message) -> Message:
+            return reply
+
+    tapped = TappedGrid(Gone(grid), Indifferent())
+    replies = tapped.send_and_receive(orders(tapped)[1:])
+    assert [reply.metadata.src_node_id for reply in replies] == list(grid.get_node_ids())[1:]

@@ -1,0 +1,213 @@
+"""What dies, hangs or lies in a deployed run, and what becomes of it: no update is lost or counts twice."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from compose_harness import Harness
+from deployed import (
+    SMALL,
+    Training,
+    harness,
+    needs_flower,
+    result_of,
+    rows_of,
+    until,
+)
+from lossy_history import Losses, model_after, same
+from namespaces import NotAllowed, two_networks
+from safetensors.torch import load_file
+
+from fl_app.types import Update
+
+pytestmark = [needs_flower, pytest.mark.slow]
+
+BRIEF = f"clients=3 evaluate_every=1 model=mlp model.hidden=[16] attack=none {SMALL}"
+DGP = f"{BRIEF} defense=dgp"
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    with harness(tmp_path_factory.mktemp("faults")) as services:
+        services.up()
+        yield services
+
+
+def model_in(federation: Harness, folder: str) -> Update:
+    return load_file(federation.volume("runs") / folder / "model.safetensors")
+
+
+def log_of(federation: Harness, folder: str) -> str:
+    return (federation.volume("runs") / folder / "run.log").read_text()
+
+
+def counts(federation: Harness, folder: str) -> list[int]:
+    return [row["clients"] for row in rows_of(federation, folder)]
+
+
+def failures(federation: Harness, folder: str) -> dict[tuple[int, int], str]:
+    """By client and round: why an update did not count."""
+    return {
+        (failure["client"], row["round"]): failure["reason"]
+        for row in rows_of(federation, folder)
+        for failure in row["failures"]
+    }
+
+
+def history_of(federation: Harness, folder: str, overrides: str, client: int) -> str:
+    """Say which history of one disturbed client the model of a run is that of; it must be one.
+
+    Where the client is named, it did not get the order, or its answer did not count; where it is
+    missing without being named, it was not asked.
+    """
+    named = frozenset(failures(federation, folder))
+    assert {who for who, _ in named} <= {client}
+    absent = frozenset(
+        (client, row["round"])
+        for row in rows_of(federation, folder)
+        if row["clients"] + len(row["failures"]) < 3
+    )
+    assert named
+    histories = {
+        "unheard": model_after(overrides, Losses(unheard=named | absent)),
+        "uncounted": model_after(overrides, Losses(unheard=absent, uncounted=named)),
+    }
+    assert not same(histories["unheard"], histories["uncounted"])
+    assert not same(histories["unheard"], model_after(overrides, Losses()))
+    found = model_in(federation, folder)
+    (which,) = [name for name, model in histories.items() if same(model, found)]
+    return which
+
+
+def test_a_killed_superlink_comes_back_and_the_run_is_resumed_to_the_same_model(federation):
+    overrides = f"{DGP} rounds=4"
+    training = Training(federation, f"{overrides} run_dir=runs/link")
+    training.until_order("supernode-1", 3)
+    federation.kill("superlink")
+    code, _ = training.end()
+    assert code == 1
+    assert result_of(federation, "link")["status"] == "running"
+    done = len(rows_of(federation, "link"))
+    assert done in (1, 2)
+
+    code, said = Training(federation, f"{overrides} resume=runs/link").end()
+    assert code == 0, said
+    result = result_of(federation, "link")
+    assert result["status"] == "finished"
+    assert [(entry["round"], entry["reason"]) for entry in result["resumed"]] == [(done, "killed")]
+    assert counts(federation, "link") == [3, 3, 3, 3]
+    assert not failures(federation, "link")
+    assert "attempt 2" in rows_of(federation, "link")[done]["notes"][0]
+    assert f"round {done + 1}: this round was begun before" in log_of(federation, "link")
+    assert same(model_in(federation, "link"), model_after(overrides, Losses()))
+    # nobody was let in twice: the nodes waited for their SuperLink
+    assert federation.starts("superlink") == 2
+    assert all(federation.starts(f"supernode-{i}") == 1 for i in range(3))
+
+
+def test_a_killed_server_app_is_resumed_and_what_it_may_have_seen_is_charged(federation):
+    overrides = f"{BRIEF} defense=fl_top share=0.3 dp=client dp.epsilon=null dp.noise_multiplier=1 rounds=3"
+    training = Training(federation, f"{overrides} run_dir=runs/server")
+    training.until_order("supernode-1", 2)
+    assert federation.signal("superlink", signal.SIGKILL, "flwr-serverapp")
+    code, said = training.end()
+    assert code == 1, said
+    assert federation.starts("superlink") == 1 or "finished:failed" in said
+    (row,) = rows_of(federation, "server")
+
+    code, said = Training(federation, f"{overrides} resume=runs/server").end()
+    assert code == 0, said
+    rows = rows_of(federation, "server")
+    assert counts(federation, "server") == [3, 3, 3]
+    assert not failures(federation, "server")
+    assert "attempt 2" in rows[1]["notes"][0]
+    assert rows[0]["epsilon"] == row["epsilon"]
+
+    # round 2 was begun twice: as many releases as in a run of one round more, from then on
+    code, said = Training(federation, f"{overrides.replace('rounds=3', 'rounds=4')} run_dir=runs/whole").end()
+    assert code == 0, said
+    for what in ("epsilon", "epsilon_server"):
+        one, two, three, four = (row[what] for row in rows_of(federation, "whole"))
+        assert one < two < three < four
+        assert [row[what] for row in rows] == pytest.approx([one, three, four], rel=1e-12)
+
+
+def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_twice(federation):
+    overrides = f"{DGP} rounds=8 timeout=60"
+    training = Training(federation, f"{overrides} run_dir=runs/hang")
+    training.until_order("supernode-1", 2)
+    assert federation.signal("supernode-1", signal.SIGSTOP)
+    try:
+        until(lambda: len(rows_of(federation, "hang")) >= 2, federation, "superlink")
+    finally:
+        federation.signal("supernode-1", signal.SIGCONT)
+    code, said = training.end()
+    assert code == 0, said
+    seen = counts(federation, "hang")
+    assert seen[0] == 3
+    assert 2 in seen[1:3]
+    assert seen[-1] == 3, "it did not come back"
+    for (client, number), reason in failures(federation, "hang").items():
+        assert f"round {number}: client {client}: {reason}" in log_of(federation, "hang")
+    assert history_of(federation, "hang", overrides, 1) in ("unheard", "uncounted")
+
+
+def test_garbage_is_named_and_an_answer_that_is_handed_in_twice_counts_once(tmp_path):
+    overrides = f"{DGP} rounds=3"
+    saboteurs = Path(__file__).parent / "saboteurs"
+    with harness(tmp_path) as federation:
+        for name, kind in (("supernode-0", "garbage"), ("supernode-2", "twice")):
+            environment = federation.services[name].environment
+            environment.update(PYTHONPATH=f"{saboteurs}:/app/project", SABOTAGE=kind)
+        code, said = Training(federation, f"{overrides} run_dir=runs/bad").end()
+        assert code == 0, said
+        assert federation.log("supernode-2").count("handed in for the second time") >= 3
+        assert counts(federation, "bad") == [2, 2, 2]
+        found = failures(federation, "bad")
+        assert found.keys() == {(0, 1), (0, 2), (0, 3)}
+        assert all("wire: " in reason for reason in found.values())
+        for (client, number), reason in found.items():
+            assert f"round {number}: client {client}: {reason}" in log_of(federation, "bad")
+        expected = model_after(overrides, Losses(uncounted=frozenset(found)))
+        assert same(model_in(federation, "bad"), expected)
+
+
+def test_a_cut_link_is_waited_for_and_if_it_lasts_the_round_goes_on_without(tmp_path):
+    """A client in a network of its own, whose cable is pulled twice: for seconds, and for minutes."""
+    try:
+        with two_networks() as cable:
+            _cut_links(cable, tmp_path)
+    except NotAllowed as reason:
+        pytest.skip(f"no network namespaces here: {reason}")
+
+
+def _cut_links(cable, folder: Path) -> None:
+    overrides = f"{DGP} rounds=9"
+
+    def within(name: str) -> list[str]:
+        return cable.within(cable.far if name == "supernode-2" else cable.near)
+
+    with harness(folder, addresses={"superlink": cable.address}, within=within) as federation:
+        training = Training(federation, f"{overrides} run_dir=runs/cut")
+        training.until_order("supernode-2", 2)
+        cable.cut()
+        time.sleep(20)
+        assert len(rows_of(federation, "cut")) == 1, "the round did not wait"
+        cable.mend()
+        until(lambda: len(rows_of(federation, "cut")) >= 2, federation, "superlink")
+        short = rows_of(federation, "cut")[1]
+        assert (short["clients"], short["failures"]) == (3, [])
+
+        training.until_order("supernode-2", 4)
+        cable.cut()
+        until(lambda: 2 in counts(federation, "cut"), federation, "superlink")
+        cable.mend()
+        code, said = training.end()
+        assert code == 0, said
+        seen = counts(federation, "cut")
+        assert seen[:3] == [3, 3, 3]
+        assert seen[-1] == 3, federation.log("supernode-2")
+        for (client, number), reason in failures(federation, "cut").items():
+            assert f"round {number}: client {client}: {reason}" in log_of(federation, "cut")
+        assert history_of(federation, "cut", overrides, 2) in ("unheard", "uncounted")
