@@ -74,7 +74,11 @@ def test_the_pickle_of_these_tests_would_run():
 
 
 def sources(repository: Path) -> dict[str, ast.Module]:
-    files = [path for package in ("fl_app", "attacks") for path in (repository / package).rglob("*.py")]
+    files = [
+        path
+        for package in ("fl_app", "attacks", "benchmarks")
+        for path in (repository / package).rglob("*.py")
+    ]
     return {str(path.relative_to(repository)): ast.parse(path.read_text()) for path in files}
 
 

@@ -56,7 +56,7 @@ def until(true: Callable[[], bool], federation: Harness, who: str, seconds: floa
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, federation.log(who)
-        time.sleep(0.5)
+        time.sleep(0.2)
 
 
 def joined(federation: Harness, name: str) -> int:
@@ -87,6 +87,15 @@ class Training:
             return orders(self._federation, name) >= self._before[name] + number
 
         until(got_it, self._federation, name)
+
+    def until_rows(self, folder: str, number: int) -> None:
+        """Wait until that many rounds are in the result of a run's folder."""
+
+        def there_they_are() -> bool:
+            assert self._thread.is_alive(), self.end()[1]
+            return len(rows_of(self._federation, folder)) >= number
+
+        until(there_they_are, self._federation, "superlink")
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and what was said."""

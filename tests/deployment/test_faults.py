@@ -139,7 +139,7 @@ def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_
     training.until_order("supernode-1", 2)
     assert federation.signal("supernode-1", signal.SIGSTOP)
     try:
-        until(lambda: len(rows_of(federation, "hang")) >= 2, federation, "superlink")
+        training.until_rows("hang", 2)
     finally:
         federation.signal("supernode-1", signal.SIGCONT)
     code, said = training.end()
@@ -195,7 +195,7 @@ def _cut_links(cable, folder: Path) -> None:
         time.sleep(20)
         assert len(rows_of(federation, "cut")) == 1, "the round did not wait"
         cable.mend()
-        until(lambda: len(rows_of(federation, "cut")) >= 2, federation, "superlink")
+        training.until_rows("cut", 2)
         short = rows_of(federation, "cut")[1]
         assert (short["clients"], short["failures"]) == (3, [])
 
