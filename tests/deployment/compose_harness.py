@@ -25,6 +25,8 @@ from compose_file import Service, read_compose, read_image
 
 _MARK = "COMPOSE_HARNESS"
 _GRACE_SECONDS = 15.0
+_LONGEST_WAIT = 600.0
+"""So long a service that runs once may take, on a machine that is busy."""
 _FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.1, 60.0, 10.0
 """Docker waits 0.1 s before it restarts, twice as long each time, and starts over after 10 s of running."""
 
@@ -247,9 +249,8 @@ class _Running:
         self._thread.start()
 
     def wait_for_end(self) -> int | None:
-        """Return the exit code of a service that is not restarted."""
-        self._ended.wait()
-        return self._code
+        """Return the exit code of a service that is not restarted; None if it does not end."""
+        return self._code if self._ended.wait(_LONGEST_WAIT) else None
 
     def wait_for_health(self) -> bool:
         """Run the health check until it succeeds, or until it failed as often as it may."""

@@ -76,6 +76,7 @@ class Training:
         self._federation = federation
         self._before = {name: orders(federation, name) for name in NODES}
         self._done: subprocess.CompletedProcess[str] | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(overrides, patience), daemon=True)
         self._thread.start()
 
@@ -100,11 +101,14 @@ class Training:
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and what was said."""
         self._thread.join()
-        assert self._done is not None, "the run was not followed to its end"
+        assert self._done is not None, f"the run was not followed to its end: {self._error}"
         return self._done.returncode, self._done.stdout + self._done.stderr
 
     def _run(self, overrides: str, patience: float) -> None:
-        self._done = self._federation.run("runner", f'overrides="{overrides}"', timeout=patience)
+        try:
+            self._done = self._federation.run("runner", f'overrides="{overrides}"', timeout=patience)
+        except Exception as error:  # to be shown in the thread that waits
+            self._error = error
 
 
 def result_of(federation: Harness, folder: str) -> Mapping[str, Any]:

@@ -160,6 +160,7 @@ def test_garbage_is_named_and_an_answer_that_is_handed_in_twice_counts_once(tmp_
         for name, kind in (("supernode-0", "garbage"), ("supernode-2", "twice")):
             environment = federation.services[name].environment
             environment.update(PYTHONPATH=f"{saboteurs}:/app/project", SABOTAGE=kind)
+        federation.up()
         code, said = Training(federation, f"{overrides} run_dir=runs/bad").end()
         assert code == 0, said
         assert federation.log("supernode-2").count("handed in for the second time") >= 3
@@ -189,6 +190,7 @@ def _cut_links(cable, folder: Path) -> None:
         return cable.within(cable.far if name == "supernode-2" else cable.near)
 
     with harness(folder, addresses={"superlink": cable.address}, within=within) as federation:
+        federation.up()
         training = Training(federation, f"{overrides} run_dir=runs/cut")
         training.until_order("supernode-2", 2)
         cable.cut()

@@ -31,7 +31,8 @@ def shown_keys(federation: Harness) -> list[Path]:
 def test_a_run_outlives_a_client_that_is_killed_in_its_midst(tmp_path):
     """Flower misses a dead node after a minute, which is what this test mostly waits for."""
     with harness(tmp_path) as federation:
-        training = Training(federation, f"{OVERRIDES} run_dir=runs/short")
+        federation.up()
+        training = Training(federation, f"{OVERRIDES} run_dir=runs/short", patience=900)
         training.until_rows("short", 1)
         federation.kill("supernode-1")  # the SuperLink does not know: it is asked in the second round, too
         code, said = training.end()
