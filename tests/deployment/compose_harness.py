@@ -131,6 +131,11 @@ class Harness:
         """End all processes of a service at once, as a power cut does; its restart policy then decides."""
         self._sweep(f"{self._mark}/{name}")
 
+    def wait_for_health(self, name: str) -> None:
+        """Wait until the health check of a service succeeds."""
+        if not self._running[name].wait_for_health():
+            raise ComposeError(f"{name} is not healthy\n{self.log(name)}")
+
     def signal(self, name: str, number: signal.Signals, command: str = "") -> list[int]:
         """Send a signal to the processes of a service, or to those of one command; return their ids."""
         found = [pid for pid, argv in self._processes(f"{self._mark}/{name}") if command in argv]

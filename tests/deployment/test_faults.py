@@ -91,6 +91,7 @@ def test_a_killed_superlink_comes_back_and_the_run_is_resumed_to_the_same_model(
     done = len(rows_of(federation, "link"))
     assert done in (1, 2)
 
+    federation.wait_for_health("superlink")
     code, said = Training(federation, f"{overrides} resume=runs/link").end()
     assert code == 0, said
     result = result_of(federation, "link")
