@@ -540,7 +540,7 @@ def _durable_memory(folder: Path) -> list[Decoder]:
         1, tensors, {}, {"e": tensors}, sent_round=1, sent_order=parcel.digest, sent=sent, coordinates=b"x"
     )
     client_state.save(memory, model, state)
-    durable.keep(memory, parcel)
+    durable.keep(memory, parcel, {})
     file = folder / "client-0" / key / "round-1"
 
     def read() -> None:

@@ -88,10 +88,10 @@ def train(message: Message, context: Context) -> Message:
         return Message(pack_reply(reply, evidence), reply_to=message)
     # Flower keeps a context also if the app raised: what cannot be written down must not be in it
     trial = copy_records(context.state)
-    memory.recall(trial, parcel)
+    since = memory.recall(trial, parcel)
     reply, evidence = _client(message, context).answer(parcel, trial)
     if not reply.answer.need_model:
-        memory.keep(trial, parcel)
+        memory.keep(trial, parcel, since)
     context.state = trial
     return Message(pack_reply(reply, evidence), reply_to=message)
 

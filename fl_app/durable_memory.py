@@ -9,10 +9,13 @@ then starts from what it remembered before that round.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +35,9 @@ MOST_MEGABYTES = 4096
 _DAMAGED = "damaged"
 _HELD, _KEY = "run", "key"
 
+Look = Mapping[str, tuple[int, int]]
+"""A run's files as they were at some time: by name, when each was written and where it lies."""
+
 
 @dataclass(frozen=True)
 class DurableMemory:
@@ -41,20 +47,23 @@ class DurableMemory:
     client: int
     most_bytes: int = MOST_MEGABYTES * 2**20
 
-    def recall(self, records: RecordDict, parcel: Parcel, *, locating: bool = False) -> None:
+    def recall(self, records: RecordDict, parcel: Parcel, *, locating: bool = False) -> Look:
         """Put into ``records`` the memory that ``parcel`` is to be answered from.
 
         That is what is there already, if it is of this run and of before this round, or holds the
-        answer; else what is on the disk.
+        answer; else what is on the disk. How the disk looks then is for `keep`.
         """
         if parcel.run is None:
-            return
+            return {}
+        self._recall(records, parcel, parcel.run.key, locating)
+        return _look(self._runs / parcel.run.key)
+
+    def _recall(self, records: RecordDict, parcel: Parcel, key: str, locating: bool) -> None:
         order = parcel.order
 
         def answered(memory: RecordDict) -> bool:
             return not locating and has_answered(memory, order.model_hash, parcel.digest)
 
-        key = parcel.run.key
         if _key_of(records) == key and (last_round(records) < order.round or answered(records)):
             return
         for name in of_models(records):
@@ -62,19 +71,27 @@ class DurableMemory:
         records.update(self._find(key, order.round, answered))
         records[_HELD] = ConfigRecord({_KEY: key})
 
-    def keep(self, records: RecordDict, parcel: Parcel) -> None:
-        """Write down ``records`` after an answer; an OSError means that it must not leave."""
+    def keep(self, records: RecordDict, parcel: Parcel, since: Look) -> None:
+        """Write down ``records`` after an answer; an OSError means that it must not leave.
+
+        ``since`` is what `recall` returned. A process may hang so long that its node gives it up and starts
+        another for the next order: what the late one has to say is then of a past that is gone.
+        """
         if parcel.run is None:
             return
+        run = self._runs / parcel.run.key
         try:
-            self._write(records, self._runs / parcel.run.key, parcel.order.round)
+            run.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _alone(run):
+                if _look(run) != since:
+                    raise OSError("another process has answered for this client in the meantime")
+                self._write(records, run, parcel.order.round)
         except OSError as error:
             raise OSError(
                 f"client {self.client}: cannot keep what it must remember, so it does not answer: {error}"
             ) from error
 
     def _write(self, records: RecordDict, run: Path, round: int) -> None:
-        run.mkdir(parents=True, exist_ok=True, mode=0o700)
         files = _by_round(run)
         for number in [number for number in files if number > round]:
             files.pop(number).unlink()  # of a time that the server has taken back
@@ -149,6 +166,24 @@ def _by_round(run: Path) -> dict[int, Path]:
         return {}
     found = ((re.fullmatch(r"round-(\d+)", path.name), path) for path in run.iterdir())
     return {int(match[1]): path for match, path in found if match}
+
+
+def _look(run: Path) -> Look:
+    if not run.is_dir():
+        return {}
+    found = {path.name: path.stat() for path in _by_round(run).values()}
+    return {name: (entry.st_mtime_ns, entry.st_ino) for name, entry in found.items()}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no other process write into ``folder`` meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _size(folder: Path) -> int:

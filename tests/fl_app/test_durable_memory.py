@@ -14,7 +14,7 @@ from fl_app import stored_tree
 from fl_app.client_app import app
 from fl_app.config import server_parts
 from fl_app.copies import copy_message
-from fl_app.durable_memory import MOST_RUNS
+from fl_app.durable_memory import MOST_RUNS, DurableMemory
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold
 from fl_app.messages import LOCATE, TRAIN, MessageError, RunName, unpack_order, unpack_reply
@@ -269,3 +269,28 @@ def test_old_runs_are_forgotten_first_and_the_room_is_bounded(tmp_path):
 def test_two_memories_of_a_run_are_kept(tmp_path):
     Node("defense=dgp", tmp_path).train()
     assert sorted(path.name for path in (tmp_path / "client-2" / KEY).iterdir()) == ["round-3", "round-4"]
+
+
+def test_a_process_that_hung_for_rounds_neither_answers_nor_undoes_what_was_kept_since(tmp_path):
+    whole = Node("defense=dgp").train()
+    node, late, waking = Node("defense=dgp", tmp_path), DurableMemory(tmp_path, 0), []
+    folder = tmp_path / "client-0" / KEY
+
+    def before(round: int, client: int) -> None:
+        if client != 0 or round < 3:
+            return
+        parcel = unpack_order(node.order(2, 0)[0])
+        if round == 3:
+            waking.append(late.recall(RecordDict(), parcel))
+            return
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        with pytest.raises(OSError, match="another process has answered"):
+            late.keep(node.state(0), parcel, waking.pop())
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+        node.restart(0)
+
+    node.before = before
+    node.train()
+    assert len(node.strategy.records) == 4
+    assert not waking
+    assert same(weights(whole), weights(node))
