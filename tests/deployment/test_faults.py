@@ -2,6 +2,7 @@
 
 import signal
 import time
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -55,29 +56,33 @@ def failures(federation: Harness, folder: str) -> dict[tuple[int, int], str]:
     }
 
 
-def history_of(federation: Harness, folder: str, overrides: str, client: int) -> str:
-    """Say which history of one disturbed client the model of a run is that of; it must be one.
+def history_of(federation: Harness, folder: str, overrides: str, client: int) -> Losses:
+    """Return the history of one disturbed client that the model of a run is that of; it must be one.
 
     Where the client is named, it did not get the order, or its answer did not count; where it is
     missing without being named, it was not asked.
     """
-    named = frozenset(failures(federation, folder))
-    assert {who for who, _ in named} <= {client}
-    absent = frozenset(
+    named = sorted(failures(federation, folder))
+    assert named
+    assert {who for who, _ in named} == {client}
+    absent = {
         (client, row["round"])
         for row in rows_of(federation, folder)
         if row["clients"] + len(row["failures"]) < 3
-    )
-    assert named
-    histories = {
-        "unheard": model_after(overrides, Losses(unheard=named | absent)),
-        "uncounted": model_after(overrides, Losses(unheard=absent, uncounted=named)),
     }
-    assert not same(histories["unheard"], histories["uncounted"])
-    assert not same(histories["unheard"], model_after(overrides, Losses()))
+    histories = [
+        Losses(unheard=frozenset({*unheard, *absent}), uncounted=frozenset({*named} - {*unheard}))
+        for number in range(len(named) + 1)
+        for unheard in combinations(named, number)
+    ]
+    assert len(histories) <= 16
+    models = [model_after(overrides, losses) for losses in histories]
+    assert not any(same(one, other) for one, other in combinations(models, 2))
     found = model_in(federation, folder)
-    (which,) = [name for name, model in histories.items() if same(model, found)]
-    return which
+    assert not same(found, model_after(overrides, Losses()))
+    (history,) = [losses for losses, model in zip(histories, models, strict=True) if same(model, found)]
+    print(f"{folder}: {history}; {failures(federation, folder)}; {counts(federation, folder)}")
+    return history
 
 
 def test_a_killed_superlink_comes_back_and_the_run_is_resumed_to_the_same_model(federation):
@@ -134,24 +139,37 @@ def test_a_killed_server_app_is_resumed_and_what_it_may_have_seen_is_charged(fed
         assert [row[what] for row in rows] == pytest.approx([one, three, four], rel=1e-12)
 
 
-def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_twice(federation):
-    overrides = f"{DGP} rounds=8 timeout=60"
-    training = Training(federation, f"{overrides} run_dir=runs/hang")
+@pytest.fixture(scope="module")
+def patient(federation) -> int:
+    """Seconds that a round of these runs does not take on this machine, as busy as it is."""
+    code, said = Training(federation, f"{DGP} rounds=1 run_dir=runs/first").end()
+    assert code == 0, said
+    return max(30, round(2 * rows_of(federation, "first")[0]["seconds"]))
+
+
+@pytest.mark.parametrize("who", ["flwr-clientapp", "the whole node"])
+def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_twice(
+    who, federation, patient
+):
+    command, folder = ("", "node") if "node" in who else (who, "app")
+    overrides = f"{DGP} rounds=6 timeout={patient}"
+    training = Training(federation, f"{overrides} run_dir=runs/{folder}")
     training.until_order("supernode-1", 2)
-    assert federation.signal("supernode-1", signal.SIGSTOP)
+    until(lambda: bool(federation.signal("supernode-1", signal.SIGSTOP, command)), federation, "supernode-1")
     try:
-        training.until_rows("hang", 2)
+        training.until_rows(folder, 2)
     finally:
         federation.signal("supernode-1", signal.SIGCONT)
     code, said = training.end()
     assert code == 0, said
-    seen = counts(federation, "hang")
-    assert seen[0] == 3
-    assert 2 in seen[1:3]
-    assert seen[-1] == 3, "it did not come back"
-    for (client, number), reason in failures(federation, "hang").items():
-        assert f"round {number}: client {client}: {reason}" in log_of(federation, "hang")
-    assert history_of(federation, "hang", overrides, 1) in ("unheard", "uncounted")
+    assert counts(federation, folder)[:2] == [3, 2]
+    assert counts(federation, folder)[-1] == 3, "it did not come back"
+    found = failures(federation, folder)
+    if patient <= 30:  # before Flower itself gives up the node, or the node its client app
+        assert found[1, 2] == "no answer in time"
+    for (client, number), reason in found.items():
+        assert f"round {number}: client {client}: {reason}" in log_of(federation, folder)
+    history_of(federation, folder, overrides, 1)
 
 
 def test_garbage_is_named_and_an_answer_that_is_handed_in_twice_counts_once(tmp_path):
@@ -213,4 +231,4 @@ def _cut_links(cable, folder: Path) -> None:
         assert seen[-1] == 3, federation.log("supernode-2")
         for (client, number), reason in failures(federation, "cut").items():
             assert f"round {number}: client {client}: {reason}" in log_of(federation, "cut")
-        assert history_of(federation, "cut", overrides, 2) in ("unheard", "uncounted")
+        history_of(federation, "cut", overrides, 2)
