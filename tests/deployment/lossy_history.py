@@ -19,6 +19,8 @@ from fl_app.engine import InlineGrid
 from fl_app.forwarding_grid import ForwardingGrid
 from fl_app.held_tensor import hold
 from fl_app.messages import TRAIN, unpack_order
+from fl_app.strategies import FedSGD
+from fl_app.strategies.record import RoundRecord
 from fl_app.trust import WHOLE
 from fl_app.types import Update
 
@@ -59,6 +61,16 @@ class LossyGrid(ForwardingGrid):
 
 def model_after(overrides: str, losses: Losses) -> Update:
     """Return the model that training with these losses comes to."""
+    strategy = _train(overrides, losses)
+    return strategy.weights | strategy.buffers
+
+
+def records_of(overrides: str) -> list[RoundRecord]:
+    """Return what the rounds of a run without losses are."""
+    return _train(overrides, Losses()).records
+
+
+def _train(overrides: str, losses: Losses) -> FedSGD:
     parts = server_parts(overrides, WHOLE)
     clients = InlineGrid(app, parts.config["clients"], run_config={"overrides": overrides})
     parts.strategy.start(
@@ -66,7 +78,7 @@ def model_after(overrides: str, losses: Losses) -> Update:
         initial_arrays=hold({name: tensor.clone() for name, tensor in parts.model.state_dict().items()}),
         num_rounds=parts.config["rounds"],
     )
-    return parts.strategy.weights | parts.strategy.buffers
+    return parts.strategy
 
 
 def same(one: Update, other: Update) -> bool:
