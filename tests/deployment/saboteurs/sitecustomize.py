@@ -1,7 +1,6 @@
 """Makes a node misbehave: Python runs this first in every process that has this folder in its path.
 
-``SABOTAGE=garbage``: the updates of its client are noise. ``SABOTAGE=twice``: it hands in every answer
-twice, as if the SuperLink's receipt had been lost on the way.
+``SABOTAGE=garbage``: the updates of its client are noise. ``SABOTAGE=twice``: it hands in every answer twice.
 """
 
 import os
@@ -31,11 +30,18 @@ if KIND == "garbage" and "flwr-clientapp" in COMMANDS:
 if KIND == "twice" and "flower-supernode" in COMMANDS:
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
-    honest_push = FleetHttpClient.PushMessages
+    honest_push, honest_pull = FleetHttpClient.PushMessages, FleetHttpClient.PullMessages
+    handed_in = []
 
-    def push_twice(self, request):
-        honest_push(self, request)
-        print("handed in for the second time", flush=True)
+    def push_and_remember(self, request):
+        handed_in.append(request)
         return honest_push(self, request)
 
-    FleetHttpClient.PushMessages = push_twice
+    def push_again_and_pull(self, request):
+        while handed_in:  # an answer that is there by now, with all its parts
+            honest_push(self, handed_in.pop())
+            print("handed in for the second time", flush=True)
+        return honest_pull(self, request)
+
+    FleetHttpClient.PushMessages = push_and_remember
+    FleetHttpClient.PullMessages = push_again_and_pull
