@@ -117,15 +117,22 @@ class Harness:
         argv = self._rewriting(service)
         words = [argv(word) for word in [*service.entrypoint, *(command or service.command)]]
         words = [*self._within(name), *words]
-        return subprocess.run(
+        process = subprocess.Popen(
             words,
             env=environment,
             cwd=root,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout,
             stdin=subprocess.DEVNULL,
         )
+        try:
+            said, complained = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.kill(name)  # its children, too: they hold the pipes
+            said, complained = process.communicate()
+            raise ComposeError(f"{name} did not end in {timeout} s\n{said}{complained}") from None
+        return subprocess.CompletedProcess(words, process.returncode, said, complained)
 
     def kill(self, name: str) -> None:
         """End all processes of a service at once, as a power cut does; its restart policy then decides."""

@@ -4,12 +4,13 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 from compose_file import read_compose, read_image
-from compose_harness import Rewriting
+from compose_harness import ComposeError, Harness, Rewriting
 
 NODE = {"SUPERLINK": "federation.example:8000", "PARTITION": "1", "PARTITIONS": "3"}
 PRIVATE = {"ca", "server", "node-0", "node-1", "node-2"}
@@ -162,3 +163,14 @@ def test_all_that_is_rewritten_is_paths_and_addresses():
         "defense=adgp rounds=5": "defense=adgp rounds=5",
     }.items():
         assert rewrite(before) == after
+
+
+def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path):
+    file = write(tmp_path, "services: {one: {entrypoint: [sh, -c], command: ['sleep 60 & sleep 60']}}")
+    (tmp_path / "Dockerfile").write_text("FROM some\nENV A=1\nWORKDIR /app\n")
+    with Harness(file, tmp_path / "folder") as services:
+        start = time.monotonic()
+        with pytest.raises(ComposeError, match="one did not end"):
+            services.run("one", timeout=1)
+        assert time.monotonic() - start < 50
+        assert services.run("one", "echo $A").stdout == "1\n"
