@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from compose_harness import Harness
-from deployed import BIN, NODES, SMALL, harness, joined, needs_flower, nodes, orders, run, until
+from deployed import BIN, NODES, SMALL, Training, harness, joined, needs_flower, nodes, run, until
+from disturbed_runs import DGP, counts, history_of
 from PIL import Image
 
 from fl_app.deploy.certificates import make_key_pair
@@ -87,19 +87,17 @@ def test_every_scheme_trains_and_is_attacked(scheme, seen, federation):
 
 @pytest.mark.slow
 def test_a_run_goes_on_without_a_node_and_has_it_again_when_it_is_back(federation):
-    def kill_in_the_second_round() -> None:
-        until(lambda: orders(federation, "supernode-1") == before + 2, federation, "supernode-1", 1200)
-        federation.kill("supernode-1")
-
-    before = orders(federation, "supernode-1")
-    killer = threading.Thread(target=kill_in_the_second_round, daemon=True)
-    killer.start()
-    result = run(federation, f"rounds=12 attack=none {SMALL}")
-    killer.join()
-    counts = [row["clients"] for row in result["rounds"]]
-    assert counts[:2] == [3, 2]
-    assert counts[-1] == 3
-    assert {failure["client"] for row in result["rounds"] for failure in row["failures"]} == {1}
+    overrides = f"{DGP} rounds=10"
+    training = Training(federation, f"{overrides} run_dir=runs/dies")
+    training.until_order("supernode-1", 2)
+    federation.kill("supernode-1")
+    code, said = training.end()
+    assert code == 0, said
+    seen = counts(federation, "dies")
+    assert seen[:2] == [3, 2]
+    assert seen[-1] == 3
+    # what it held back before it died it knew from its disk
+    history_of(federation, "dies", overrides, 1)
 
 
 @pytest.mark.slow

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from compose_harness import Harness
-from deployed import SMALL, Training, harness, needs_flower, result_of, rows_of
+from deployed import Training, harness, needs_flower, result_of, rows_of
+from disturbed_runs import DGP, model_in
 from lossy_history import Losses, model_after, same
-from safetensors.torch import load_file
 
-OVERRIDES = f"clients=3 rounds=2 evaluate_every=1 defense=dgp model=mlp model.hidden=[16] attack=none {SMALL}"
+OVERRIDES = f"{DGP} rounds=2"
 
 
 def shown_keys(federation: Harness) -> list[Path]:
@@ -46,6 +46,6 @@ def test_a_run_outlives_a_client_that_is_killed_in_its_midst(tmp_path):
         assert result_of(federation, "short")["status"] == "finished"
         assert federation.starts("supernode-1") > 1
         assert shown_keys(federation) == []
-        found = load_file(federation.volume("runs") / "short" / "model.safetensors")
+        found = model_in(federation, "short")
     assert same(found, model_after(OVERRIDES, Losses(unheard=frozenset({(1, 2)}))))
     assert not same(found, model_after(OVERRIDES, Losses()))
