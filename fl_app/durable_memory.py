@@ -50,8 +50,8 @@ class DurableMemory:
     def recall(self, records: RecordDict, parcel: Parcel, *, locating: bool = False) -> Look:
         """Put into ``records`` the memory that ``parcel`` is to be answered from.
 
-        That is what is there already, if it is of this run and of before this round, or holds the
-        answer; else what is on the disk. How the disk looks then is for `keep`.
+        That is what is there already, if it is of this run, no older than what is on the disk, and of before
+        this round or with the answer; else what is on the disk. How the disk looks then is for `keep`.
         """
         if parcel.run is None:
             return {}
@@ -64,7 +64,9 @@ class DurableMemory:
         def answered(memory: RecordDict) -> bool:
             return not locating and has_answered(memory, order.model_hash, parcel.digest)
 
-        if _key_of(records) == key and (last_round(records) < order.round or answered(records)):
+        # Flower stores a context after the answer has left: who died between the two is ahead on its disk
+        held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
+        if _key_of(records) == key and held >= kept and (held < order.round or answered(records)):
             return
         for name in of_models(records):
             del records[name]

@@ -143,13 +143,9 @@ class Harness:
         if not self._running[name].wait_for_health():
             raise ComposeError(f"{name} is not healthy\n{self.log(name)}")
 
-    def signal(self, name: str, number: signal.Signals, command: str = "") -> list[int]:
-        """Send a signal to the processes of a service, or to those of one command; return their ids."""
-        found = [pid for pid, argv in self._processes(f"{self._mark}/{name}") if command in argv]
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        return found
+    def processes(self, name: str, command: str = "") -> set[int]:
+        """Return the ids of a service's processes, or of those of one command."""
+        return {pid for pid, argv in self._processes(f"{self._mark}/{name}") if command in argv}
 
     def starts(self, name: str) -> int:
         """Return how often a service was started."""

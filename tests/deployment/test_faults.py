@@ -1,7 +1,9 @@
 """What dies, hangs or lies in a deployed run, and what becomes of it: no update is lost or counts twice."""
 
+import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,12 @@ def federation(tmp_path_factory):
     with harness(tmp_path_factory.mktemp("faults")) as services:
         services.up()
         yield services
+
+
+def send(number: signal.Signals, processes: set[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def test_a_killed_superlink_comes_back_and_the_run_is_resumed_to_the_same_model(federation):
@@ -58,7 +66,9 @@ def test_a_killed_server_app_is_resumed_and_what_it_may_have_seen_is_charged(fed
     overrides = f"{BRIEF} defense=fl_top share=0.3 dp=client dp.epsilon=null dp.noise_multiplier=1 rounds=3"
     training = Training(federation, f"{overrides} run_dir=runs/server")
     training.until_order("supernode-1", 2)
-    assert federation.signal("superlink", signal.SIGKILL, "flwr-serverapp")
+    server = federation.processes("superlink", "flwr-serverapp")
+    assert server
+    send(signal.SIGKILL, server)
     code, said = training.end()
     assert code == 1, said
     assert federation.starts("superlink") == 1 or "finished:failed" in said
@@ -92,15 +102,22 @@ def patient(federation) -> int:
 def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_twice(
     who, federation, patient
 ):
-    command, folder = ("", "node") if "node" in who else (who, "app")
+    command, folder = (who, "app") if who == "flwr-clientapp" else ("", "node")
     overrides = f"{DGP} rounds=6 timeout={patient}"
     training = Training(federation, f"{overrides} run_dir=runs/{folder}")
-    training.until_order("supernode-1", 2)
-    until(lambda: bool(federation.signal("supernode-1", signal.SIGSTOP, command)), federation, "supernode-1")
+    training.until_rows(folder, 1)
+    before = federation.processes("supernode-1", "flwr-clientapp")  # that of round 1 may not have ended yet
+
+    def at_work() -> set[int]:
+        return federation.processes("supernode-1", "flwr-clientapp") - before
+
+    until(lambda: bool(at_work()), federation, "supernode-1")
+    stopped = at_work() if command else federation.processes("supernode-1")
+    send(signal.SIGSTOP, stopped)
     try:
         training.until_rows(folder, 2)
     finally:
-        federation.signal("supernode-1", signal.SIGCONT)
+        send(signal.SIGCONT, stopped)
     code, said = training.end()
     assert code == 0, said
     assert counts(federation, folder)[:2] == [3, 2]

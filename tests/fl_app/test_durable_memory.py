@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_app import stored_tree
 from fl_app.client_app import app
 from fl_app.config import server_parts
-from fl_app.copies import copy_message
+from fl_app.copies import copy_message, copy_records
 from fl_app.durable_memory import MOST_RUNS, DurableMemory
 from fl_app.engine import InlineGrid
 from fl_app.held_tensor import hold
@@ -294,3 +294,21 @@ def test_a_process_that_hung_for_rounds_neither_answers_nor_undoes_what_was_kept
     assert len(node.strategy.records) == 4
     assert not waking
     assert same(weights(whole), weights(node))
+
+
+@pytest.mark.parametrize("overrides", STATEFUL)
+def test_a_client_that_died_after_its_answer_left_goes_on_from_its_disk(overrides, tmp_path):
+    """Its node gives the next process the memory of before: Flower stores the new one after the answer."""
+    whole, node, past = Node(overrides).train(), Node(overrides, tmp_path), []
+
+    def before(round: int, client: int) -> None:
+        if (round, client) == (2, 0) and not past:
+            past.append(copy_records(node.state(0)))
+        if (round, client) == (3, 0) and len(past) == 1:
+            node.grid.context(next(iter(node.grid.get_node_ids()))).state = past[0]
+            past.append(None)
+
+    node.before = before
+    node.train()
+    assert same(weights(whole), weights(node))
+    assert all(not record.failures for record in node.strategy.records)
