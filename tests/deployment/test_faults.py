@@ -29,6 +29,14 @@ def federation(tmp_path_factory):
         yield services
 
 
+def loads(process: int) -> bool:
+    """Say whether a process has begun to load the app, which it does when it has its order."""
+    try:
+        return "libtorch" in Path(f"/proc/{process}/maps").read_text()
+    except OSError:  # it has ended
+        return False
+
+
 def send(number: signal.Signals, processes: set[int]) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
@@ -109,7 +117,8 @@ def test_a_client_that_hangs_is_done_without_and_its_late_answer_does_not_count_
     before = federation.processes("supernode-1", "flwr-clientapp")  # that of round 1 may not have ended yet
 
     def at_work() -> set[int]:
-        return federation.processes("supernode-1", "flwr-clientapp") - before
+        """Client apps that have taken the order; one that has not is replaced by its node without a loss."""
+        return {pid for pid in federation.processes("supernode-1", "flwr-clientapp") - before if loads(pid)}
 
     until(lambda: bool(at_work()), federation, "supernode-1")
     stopped = at_work() if command else federation.processes("supernode-1")
