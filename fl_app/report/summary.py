@@ -39,9 +39,6 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
     if not attacks:
         return []
     names = "/".join(sorted({attack.name for attack in attacks}))
-    if any(attack.labels for attack in attacks) and worst_score(PSNR, attacks) is None:
-        shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
-        return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
     if any(attack.sentence for attack in attacks):
         shares = [share for a in attacks if (share := a.others.get("token_accuracy")) is not None]
         shown = f"{format_percent(max(shares, default=None))} of the tokens right"
@@ -50,6 +47,9 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
         rates = [rate for attack in attacks if (rate := attack.others.get("token_wer")) is not None]
         shown = f"word errors {format_percent(min(rates, default=None))}"
         return [f"transcript {words}: {shown} ({names}, the attacker's best)"]
+    if any(attack.labels for attack in attacks) and worst_score(PSNR, attacks) is None:
+        shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
+        return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
     return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
 

@@ -262,10 +262,9 @@ class _Reader:
                 _check_keys(node, where, needed=("if_data", "set"), optional=("otherwise",))
                 there = (_data_folder() / str(node["if_data"])).exists()
                 chosen = self.overrides(node["set" if there else "otherwise"] or [], where)
-                self.notes.append(
-                    f"{' '.join(chosen) or 'nothing set'}: FL_APP_DATA/{node['if_data']} is "
-                    f"{'there' if there else 'not there'}"
-                )
+                if chosen:
+                    where = f"FL_APP_DATA/{node['if_data']} is {'there' if there else 'not there'}"
+                    self.notes.append(f"{' '.join(chosen)}: {where}")
                 found += chosen
             elif isinstance(node, str):
                 parse_overrides([node])
