@@ -194,11 +194,12 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
         for count, places in counts.items()
     ]
     remarks += [f"Of {words[form]}{_where(places, attacked)}." for form, places in forms.items()]
-    remarks += [
-        f"✓: {line.row.mark.comparison.replace('_', ' ')} {line.row.mark.bound:g}: {' '.join(line.row.name)}."
-        for line in lines
-        if line.row.mark is not None
-    ]
+    marks: dict[str, list[str]] = {}
+    for row in (line.row for line in lines):
+        if row.mark is not None:
+            bound = f"{row.mark.comparison.replace('_', ' ')} {row.mark.bound:g}"
+            marks.setdefault(bound, []).append(" ".join(row.name))
+    remarks += [f"✓: {bound}: {', '.join(names)}." for bound, names in marks.items()]
     missing = [*lost.items(), *gaps.items()]
     return remarks + [f"{_capital(reason)}{_where(places, filled)}." for reason, places in missing]
 
