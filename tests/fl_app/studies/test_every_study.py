@@ -67,7 +67,12 @@ def test_a_small_version_of_the_first_cell_of_every_part_runs(name, tmp_path):
         kind = config["choices"]["data"]
         replaced = ("partition", "public") if kind == "text" else ("data", "partition", "public")
         kept = [o for o in cell.overrides if key_of(o).split(".")[0] not in replaced]
-        small = [*small_data(kind, tmp_path), "partition=iid", "fraction=1", "validation=0", "rounds=1"]
+        dealt = (
+            ["partition=fixed", "partition.samples=4"]
+            if "samples" in config["partition"]
+            else ["partition=iid"]
+        )
+        small = [*small_data(kind, tmp_path), *dealt, "fraction=1", "validation=0", "rounds=1"]
         small += [o for o in shlex.split(SMALL) if not o.startswith(("attack=", "data.", "rounds="))]
         small += [f"attack.{key}=2" for key in ("steps", "bins") if key in config["attack"]]
         small += ["attack.rounds=[1]"] if "rounds" in config["attack"] else []
