@@ -58,7 +58,7 @@ def _kept_words(file: Path) -> dict[str, str]:
         return {}
     _, *parts = _ANCHOR.split(file.read_text(encoding="utf-8"))
     found = {key: _OWN_WORDS.findall(text) for key, text in zip(parts[::2], parts[1::2], strict=True)}
-    return {key: "\n\n".join(paragraphs) for key, paragraphs in found.items() if paragraphs}
+    return {key: "\n\n".join(map(str.strip, words)) for key, words in found.items() if words}
 
 
 def _opening(claims: Sequence[MergedClaim]) -> str:

@@ -50,6 +50,13 @@ def test_words_are_kept_with_their_experiment(multirun, tmp_path):
     assert edited.index(words) < edited.index('id="dlg_fig3-cpu"')
 
 
+def test_words_at_the_end_of_the_file_are_kept_as_they_are(multirun, tmp_path):
+    file = write_results([multirun], tmp_path / "results.md")
+    file.write_text(file.read_text().rpartition("Not reproduced:")[0] + "In words: the last ones.\n")
+    for _ in range(2):
+        assert write_results([multirun], file).read_text().count("\nIn words: the last ones.\n\nNot") == 1
+
+
 def test_words_on_what_is_gone_are_not_thrown_away(multirun, tmp_path):
     file = tmp_path / "results.md"
     file.write_text('<a id="gone-cpu"></a>\n### Gone\n\nIn words: it was so.\n')
