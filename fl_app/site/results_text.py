@@ -15,6 +15,8 @@ from fl_app.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_
 from fl_app.site.papers import in_order, paper_name
 from fl_app.site.study_page import claim_words
 from fl_app.site.study_records import STUDY, StudyRecord, find_studies
+from fl_app.studies.study_file import VARIANT
+from fl_app.studies.table import markdown_rows
 
 WORDS = "In words: "
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
@@ -25,7 +27,7 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
     """Write what all experiments below ``paths`` found to ``file``; figures go into a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
-    studies = [study for study in find_studies(paths) if not study.folder.name.startswith("variant-")]
+    studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
     if not studies:
         raise FileNotFoundError(f"expected a {STUDY} below {', '.join(map(str, paths))}")
     words = _kept_words(file)
@@ -113,8 +115,7 @@ def _figures(study: StudyRecord, pictures: Path) -> list[str]:
 def _claims(claims: Sequence[MergedClaim]) -> str:
     rows = [["claim", "verdict", "found"], ["---"] * 3]
     rows += [[merged.claim.text, f"**{merged.verdict}**", claim_words(merged)] for merged in claims]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) if claims else ""
+    return markdown_rows(rows) if claims else ""
 
 
 def _missing(study: StudyRecord) -> str:

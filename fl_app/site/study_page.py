@@ -13,7 +13,7 @@ from fl_app.site.papers import paper_name
 from fl_app.site.places import Places, link
 from fl_app.site.study_records import FAILS, HOLDS, FigureRecord, Measurement, StudyRecord, TableLine
 from fl_app.site.verdict_words import verdict_mark
-from fl_app.studies.table import show_value
+from fl_app.studies.table import SIGNS, show_value
 
 _ARROWS = {"lower": " ↓", "higher": " ↑"}
 
@@ -140,8 +140,7 @@ def _ours(line: TableLine, place: Measurement) -> Html:
         return element("span", place.words)
     spread = "" if place.sd is None or place.mean is None else f" ± {show_value(line, place.sd)}"
     mean = show_value(line, place.mean)
-    before = {None: "", True: "✓ ", False: "✗ "}[place.mark]
-    return element("b", before + (mean.removesuffix(" %") if spread else mean) + spread)
+    return element("b", SIGNS[place.mark] + (mean.removesuffix(" %") if spread else mean) + spread)
 
 
 def _figures(figures: Sequence[FigureRecord], base: Path, files: dict[Path, Path]) -> list[Child]:

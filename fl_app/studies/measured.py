@@ -109,13 +109,7 @@ def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[floa
 
 def searches(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
     """Return a metric's values, one a search, by iteration; who has ended before stays where it is."""
-    adaptive = select(cells, selector).form == "adaptive"
-    found = [
-        read_trace(_metric(selector), attack)
-        for cell in cells
-        if fits(cell.planned, selector)
-        for attack in in_form(cell, attacked(cell, selector), adaptive)
-    ]
+    found = [read_trace(_metric(selector), attack) for attack in _in_selected_form(cells, selector)]
     steps = sorted({step for search in found for step in search})
     known = {step: [at_iteration(search, step) for search in found] for step in steps}
     return {step: [value for value in values if value is not None] for step, values in known.items()}
@@ -123,18 +117,23 @@ def searches(cells: Sequence[Measured], selector: Selector) -> dict[int, list[fl
 
 def sentence(cells: Sequence[Measured], selector: Selector, *, original: bool) -> str | None:
     """Return what a search had read of a sentence, or the sentence; None unless exactly one was attacked."""
-    adaptive = select(cells, selector).form == "adaptive"
-    found = [
-        attack.sentence
-        for cell in cells
-        if fits(cell.planned, selector)
-        for attack in in_form(cell, attacked(cell, selector), adaptive)
-    ]
+    found = [attack.sentence for attack in _in_selected_form(cells, selector)]
     if len(found) != 1 or found[0] is None:
         return None
     reads = {read.iteration: read.tokens for read in found[0].reads if read.iteration is not None}
     tokens = found[0].true if original else at_iteration(reads, selector.iteration)
     return None if tokens is None else " ".join(tokens)
+
+
+def _in_selected_form(cells: Sequence[Measured], selector: Selector) -> list[Attack]:
+    """Return the attacks that a selector is about, of the one form whose values it reads."""
+    adaptive = select(cells, selector).form == "adaptive"
+    return [
+        attack
+        for cell in cells
+        if fits(cell.planned, selector)
+        for attack in in_form(cell, attacked(cell, selector), adaptive)
+    ]
 
 
 def attacked(cell: Measured, selector: Selector) -> list[Attack]:

@@ -16,7 +16,7 @@ from fl_app.studies.figures import gather
 from fl_app.studies.measured import Measured, read_cell
 from fl_app.studies.page import Findings
 from fl_app.studies.plan import Planned, check_selectors, check_settings, plan_cells
-from fl_app.studies.study_file import DEFAULT_SCALE, Study, read_study
+from fl_app.studies.study_file import DEFAULT_SCALE, VARIANT, Study, read_study
 from fl_app.studies.table import fill_table
 from fl_app.studies.writing import write_study
 from fl_app.sweep import Cell, SweepEnd, cell_name, run_sweep
@@ -112,4 +112,4 @@ def _variant(order: StudyOrder) -> str:
     if not order.parts and not order.overrides:
         return "."
     asked = json.dumps([sorted(order.parts), sorted(order.overrides)])
-    return f"variant-{hashlib.sha256(asked.encode()).hexdigest()[:_HASH_DIGITS]}"
+    return f"{VARIANT}{hashlib.sha256(asked.encode()).hexdigest()[:_HASH_DIGITS]}"

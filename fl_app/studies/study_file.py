@@ -24,6 +24,8 @@ PAPERS = {
     "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
 }
 DEFAULT_SCALE = "cpu"
+VARIANT = "variant-"
+"""How folders begin that hold the table of a command with overrides."""
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")

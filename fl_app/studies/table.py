@@ -23,7 +23,7 @@ from fl_app.studies.study_file import Entry, Study, TableRow
 _LONG = 1e5
 _NAMED = 6
 """How many lines a remark names."""
-_SIGNS = {None: "", True: "✓ ", False: "✗ "}
+SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
 
@@ -103,7 +103,7 @@ def show_value(row: Written, value: float | str | None) -> str:
 
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
-    sign = _SIGNS[place.mark]
+    sign = SIGNS[place.mark]
     if place.mean is None or row.show in ("words", "original"):
         return place.words or sign.strip() or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
@@ -121,9 +121,14 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
             for number, (place, paper) in enumerate(zip(line.ours, line.row.paper, strict=True))
         ]
         rows.append([*_names(line, names), *cells])
-    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    text = markdown_rows(rows)
     remarks = "\n".join(f"- {remark}" for remark in table_remarks(study, lines))
     return f"{text}\n\n{remarks}\n" if remarks else f"{text}\n"
+
+
+def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
+    """Write the lines of a Markdown table; a bar in a cell stays in it."""
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def table_csv(study: Study, lines: Sequence[Line]) -> str:
