@@ -30,7 +30,7 @@ COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")
 SHOWS = ("number", "percent", "bytes", "words", "original")
-_SENTENCES = ("words", "original")
+SENTENCES = ("words", "original")
 MARKS = ("at_most", "at_least", "loses_at_most")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
@@ -265,8 +265,8 @@ class _Reader:
                 there = (_data_folder() / str(node["if_data"])).exists()
                 chosen = self.overrides(node["set" if there else "otherwise"] or [], where)
                 if chosen:
-                    where = f"FL_APP_DATA/{node['if_data']} is {'there' if there else 'not there'}"
-                    self.notes.append(f"{' '.join(chosen)}: {where}")
+                    reason = f"FL_APP_DATA/{node['if_data']} is {'there' if there else 'not there'}"
+                    self.notes.append(f"{' '.join(chosen)}: {reason}")
                 found += chosen
             elif isinstance(node, str):
                 parse_overrides([node])
@@ -296,7 +296,7 @@ class _Reader:
         for key, choices in (("better", BETTER), ("show", SHOWS)):
             if raw.get(key, choices[0]) not in choices:
                 raise ConfigError(f"{place}.{key}: must be one of {', '.join(choices)}, got {raw[key]!r}")
-        if raw.get("show") in _SENTENCES and raw["select"].get("metric") != "trace.tokens":
+        if raw.get("show") in SENTENCES and raw["select"].get("metric") != "trace.tokens":
             raise ConfigError(f"{place}.show: words are those of metric: trace.tokens")
         without = _mapping(raw.get("without") or {}, f"{place}.without")
         if unknown := [name for name in without if name not in columns]:

@@ -18,7 +18,7 @@ from rich.text import Text
 from fl_app.report.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.studies.claims import taken
 from fl_app.studies.measured import GAVE_UP, Measured, select, sentence
-from fl_app.studies.study_file import Entry, Study, TableRow
+from fl_app.studies.study_file import SENTENCES, Entry, Study, TableRow
 
 _LONG = 1e5
 _NAMED = 6
@@ -104,7 +104,7 @@ def show_value(row: Written, value: float | str | None) -> str:
 def show_place(row: TableRow, place: Place) -> str:
     """Write ours: mean and standard deviation, or why there is none."""
     sign = SIGNS[place.mark]
-    if place.mean is None or row.show in ("words", "original"):
+    if place.mean is None or row.show in SENTENCES:
         return place.words or sign.strip() or DASH
     spread = "" if place.sd is None else f" ± {show_value(row, place.sd)}"
     return sign + show_value(row, place.mean).removesuffix(" %" if spread else "") + spread
@@ -235,7 +235,7 @@ def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
         return Place(None, None, 0, found.unit, None, 0, found.missing, take)
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
-    sentences = show in ("words", "original")
+    sentences = show in SENTENCES
     words = sentence(cells, entry.select, original=show == "original") if sentences else None
     return Place(
         taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take, words
