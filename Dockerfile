@@ -18,7 +18,8 @@ RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))
 FROM dependencies AS weights
 COPY attacks/__init__.py attacks/__init__.py
 COPY attacks/metrics attacks/metrics
-COPY fl_app/__init__.py fl_app/torchvision_cpu.py fl_app/
+COPY fl_app/__init__.py fl_app/
+COPY fl_app/models fl_app/models
 RUN FL_APP_CACHE=/build/cache python -m attacks.metrics.lpips_weights
 
 FROM dependencies

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attacks.base import LabelSet, Reconstruction, Snapshot, Transcript
 from attacks.metrics import lpips, match, mse, psnr, ssim
+from fl_app.text.word_errors import count_edits, word_error_rate
 from fl_app.types import Observation, Truth
-from fl_app.word_errors import count_edits, word_error_rate
 
 
 def score(

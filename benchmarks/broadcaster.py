@@ -26,13 +26,13 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fl_app.client_app import app
-from fl_app.config import server_parts
-from fl_app.engine import InlineGrid
-from fl_app.federation import run_federation
-from fl_app.messages import LOCATE, pack_reply, unpack_reply
-from fl_app.overrides import quote
+from fl_app.config.build import server_parts
+from fl_app.config.compose import quote
+from fl_app.flower import InlineGrid
+from fl_app.run.federation import run_federation
 from fl_app.types import Update
 from fl_app.wire import decode_masks, encode
+from fl_app.wire.messages import LOCATE, pack_reply, unpack_reply
 
 CLIENTS = 10
 VICTIMS = 6

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from benchmarks.paper_table import PAPER
 from fl_app.client_app import app
-from fl_app.config import server_parts
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import hold
-from fl_app.messages import LOCATE, TRAIN, read_locations, unpack_reply
-from fl_app.overrides import quote
-from fl_app.tap import TappedGrid
+from fl_app.config.build import server_parts
+from fl_app.config.compose import quote
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
+from fl_app.flower.tapped import TappedGrid
 from fl_app.types import Update
 from fl_app.wire import decode, decode_masks, encode
 from fl_app.wire.bound import entropy_bound
+from fl_app.wire.messages import LOCATE, TRAIN, read_locations, unpack_reply
 
 MODELS = ("resnet18", "vgg13", "lenet")
 METHODS = ("none", "soteria", "precode", "ats", "gaussian", "topk", "dgp", "adgp")

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_app import client_app, server_app
-from fl_app.engine import InlineGrid, run_on_ray
-from fl_app.overrides import join_overrides, quote
+from fl_app.config.compose import join_overrides, quote
+from fl_app.flower import InlineGrid, run_on_ray
 
 CLIENTS = (10, 50)
 SIZES = {"100k": 100_000, "1M": 1_000_000}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz_decoders import Decoder, all_decoders
-from fl_app.progress import track
+from fl_app.console.progress import track
 
 SPARE_MEMORY = 1 << 30
 """Bytes of address space that decoding may take beside what the process has."""

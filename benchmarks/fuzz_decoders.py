@@ -21,9 +21,14 @@ from safetensors.torch import save
 
 from attacks.metrics import lpips_weights
 from benchmarks.fuzz_mutations import JSON_VALUES, VALUES, damage_bytes, damage_tree
-from fl_app import cell_lock, checkpoint, client_state, held_tensor, messages, sighting_files
-from fl_app.audit import Public, Sighting
-from fl_app.client_state import ClientState, Work
+from fl_app.adversary import sightings as sighting_files
+from fl_app.adversary.passive import Public, Sighting
+from fl_app.client import state as client_state
+from fl_app.client.disk import DurableMemory
+from fl_app.client.records import from_tree, to_tree
+from fl_app.client.state import ClientState, Work
+from fl_app.config.compose import ConfigError
+from fl_app.config.trust import NOBODY, compose_sent
 from fl_app.data import image_folder, librispeech, word_pieces
 from fl_app.data.facts import Facts
 from fl_app.data.hospital import CATEGORIES, LEFT_OUT, TARGET, support2
@@ -31,16 +36,15 @@ from fl_app.data.idx import read_idx
 from fl_app.data.places import DataUnavailable
 from fl_app.data.row_encoding import RowEncoding, read_category, read_numbers
 from fl_app.data.vocabularies import read_vocabulary
-from fl_app.durable_memory import DurableMemory
-from fl_app.engine.inline import InlineGrid
-from fl_app.messages import MessageError
+from fl_app.flower import held_tensor
+from fl_app.flower.inline import InlineGrid
 from fl_app.models import ModelSpec, check_size, mlp
 from fl_app.models.stored import load_weights
-from fl_app.overrides import ConfigError
 from fl_app.privacy import Release
-from fl_app.report.records import parse_run
-from fl_app.report.runs import load_run
-from fl_app.results import Results, read_result
+from fl_app.report.data.records import parse_run
+from fl_app.report.data.runs import load_run
+from fl_app.run import checkpoint
+from fl_app.run.result import Results, read_result
 from fl_app.secagg import (
     ProtocolError,
     SecureRound,
@@ -58,14 +62,14 @@ from fl_app.secagg import (
 from fl_app.secagg import messages as secure
 from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
-from fl_app.stored_records import from_tree, to_tree
-from fl_app.stored_tree import read_tree, write_tree
+from fl_app.storage import locks as cell_lock
+from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.record import Begun
-from fl_app.trust import NOBODY, compose_sent
+from fl_app.text.folder import read_tokenizer
+from fl_app.text.tokenizer import SIGNS
 from fl_app.types import Truth
-from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change
-from fl_app.wordpiece.folder import read_tokenizer
-from fl_app.wordpiece.tokenizer import SIGNS
+from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change, messages
+from fl_app.wire.messages import MessageError
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from attacks.base import LabelAttack, LabelSet
 from attacks.labels import bias_labels, rlg, yin_labels
 from attacks.score import score
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 from fl_app.transforms import drop_smallest, identity, keep_topk, prune_dual, take_sign
 from fl_app.types import Observation, RoundContext, Truth, Update
 

@@ -33,11 +33,11 @@ from attacks.optimisation.image_attack import ImageAttack
 from attacks.score import aligned, score
 from benchmarks.batch_statistics import trained_convnet
 from benchmarks.leakage_table import ALIKE, Cell, draw_gallery, format_table
-from fl_app.audit import observe
+from fl_app.adversary.passive import observe
+from fl_app.adversary.sightings import load_sightings
 from fl_app.data import imagefolder
 from fl_app.models import build_model
 from fl_app.models.bottleneck import add_bottleneck
-from fl_app.sighting_files import load_sightings
 from fl_app.types import Observation, Truth
 
 DEFENSES = {

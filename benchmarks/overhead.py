@@ -22,10 +22,13 @@ from flwr.app import Context, RecordDict
 from rich.console import Console
 from rich.table import Table
 
-from fl_app import audit, client, client_app, client_state, server_app
-from fl_app.config import client_parts, server_parts
-from fl_app.engine import InlineGrid, inline
-from fl_app.overrides import join_overrides, quote
+from fl_app import client_app, server_app
+from fl_app.adversary import passive as audit
+from fl_app.client import state as client_state
+from fl_app.client.client import client
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import join_overrides, quote
+from fl_app.flower import InlineGrid, inline
 from fl_app.seeding import generator_for
 from fl_app.strategies import downlink, fed_sgd
 from fl_app.strategies.aggregate import RunningSum

@@ -28,7 +28,7 @@ from attacks.metrics.error import PSNR_CAP
 from attacks.score import layer_errors
 from benchmarks.photographs import DATA, MEAN, STD, photographs
 from fl_app.models import cnn6, fcn3
-from fl_app.report.canvas import LIGHT, Theme, blank_chart, png_bytes
+from fl_app.report.charts.canvas import LIGHT, Theme, blank_chart, png_bytes
 from fl_app.types import Observation, Truth
 
 CROP = slice(2, 30)

@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fl_app.engine import InlineGrid
-from fl_app.flwr_internals import serialised_size
-from fl_app.forwarding_grid import ForwardingGrid
-from fl_app.messages import pack_blob
+from fl_app.flower import InlineGrid
+from fl_app.flower.forwarding import ForwardingGrid
+from fl_app.flower.internals import serialised_size
 from fl_app.secagg import SecureRound, Terms, fit_fixed_point, mask, offer, share, smallest_threshold, unmask
+from fl_app.wire.messages import pack_blob
 
 CLIENTS, SIZE = 100, 10_000
 DROPPED = 0.2

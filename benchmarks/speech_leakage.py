@@ -38,9 +38,9 @@ from fl_app.data.librispeech import RATE
 from fl_app.data.log_mel import log_mel, standardise
 from fl_app.data.word_pieces import Vocabulary, read_pieces
 from fl_app.models import las
+from fl_app.text.word_errors import word_error_rate
 from fl_app.training.predictions import transcribe
 from fl_app.types import Observation, Truth, Update
-from fl_app.word_errors import word_error_rate
 
 DATA = Path("../shared/data")
 BANDS = 40

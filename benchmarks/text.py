@@ -23,9 +23,9 @@ from attacks.score import score
 from attacks.text import embedding_rows, text_dlg
 from fl_app.data import UNASKED
 from fl_app.models import bert_mlm
+from fl_app.text import english
+from fl_app.text.tokenizer import MASK
 from fl_app.types import Observation, Truth
-from fl_app.wordpiece import english
-from fl_app.wordpiece.tokenizer import MASK
 
 SENTENCES = (
     "the garden gate was open, and three children waited for the train without a word.",

@@ -8,11 +8,14 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_app.client import Client
-from fl_app.config import OwnData, client_parts, secure_settings
-from fl_app.copies import copy_records
-from fl_app.durable_memory import MOST_MEGABYTES, DurableMemory
-from fl_app.messages import (
+from fl_app.client.client import Client
+from fl_app.client.disk import MOST_MEGABYTES, DurableMemory
+from fl_app.client.secure import SecureMember
+from fl_app.client.vector_client import VectorClient
+from fl_app.config.build import OwnData, client_parts, secure_settings
+from fl_app.config.trust import trust_of
+from fl_app.flower.copies import copy_records
+from fl_app.wire.messages import (
     ENDORSE,
     OFFER,
     SHARE,
@@ -26,9 +29,6 @@ from fl_app.messages import (
     unpack_order,
     unpack_secure,
 )
-from fl_app.secure_client import SecureMember
-from fl_app.trust import trust_of
-from fl_app.vector_client import VectorClient
 
 _DATA_ROOT = "data-root"
 """In a node's config: the folder with samples of its own, all of which it trains on."""

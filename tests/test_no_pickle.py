@@ -14,18 +14,18 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from attacks.metrics import lpips_sdist, lpips_torchvision, lpips_weights
 from benchmarks.fuzz_decoders import all_decoders
-from fl_app import client_state
+from fl_app.adversary.sightings import load_sightings
+from fl_app.client import state as client_state
 from fl_app.client_app import app
-from fl_app.config import server_parts
+from fl_app.config.build import server_parts
+from fl_app.config.compose import ConfigError
 from fl_app.data import DataUnavailable, cifar10
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import release
-from fl_app.messages import TRAIN, Order, pack_blob, pack_order
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import release
 from fl_app.models import lenet_zhu
 from fl_app.models.stored import load_weights
-from fl_app.overrides import ConfigError
-from fl_app.sighting_files import load_sightings
 from fl_app.wire import CodecError, decode
+from fl_app.wire.messages import TRAIN, Order, pack_blob, pack_order
 
 FORBIDDEN_MODULES = {
     "pickle",

@@ -41,7 +41,7 @@ def test_the_flower_bundle_holds_the_three_folders_and_nothing_else(repository, 
     roots = {name.split("/")[0] for name in names}
     assert roots - {".info"} == {"fl_app", "attacks", "conf", "pyproject.toml"}
     assert {"conf/config.yaml", "fl_app/client_app.py", "attacks/score.py"} <= set(names)
-    assert {"conf/data/text.yaml", "fl_app/wordpiece/english.json"} <= set(names)
+    assert {"conf/data/text.yaml", "fl_app/text/english.json"} <= set(names)
 
 
 def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_path):
@@ -54,7 +54,7 @@ def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_pat
     (wheel,) = tmp_path.glob("fl_app-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"fl_app/conf/config.yaml", "fl_app/conf/defense/dgp.yaml", "attacks/score.py"} <= names
-    assert {"fl_app/conf/data/text.yaml", "fl_app/wordpiece/english.json"} <= names
+    assert {"fl_app/conf/data/text.yaml", "fl_app/text/english.json"} <= names
     assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith("dist-info")} == {
         "fl_app",
         "attacks",

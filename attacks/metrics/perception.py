@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.metrics.pairs import as_pairs
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 MIN_SIDE = 64
 """AlexNet leaves one pixel of a 32-pixel image after its first layers; smaller images are enlarged."""

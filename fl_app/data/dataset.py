@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl_app.data.row_encoding import RowEncoding
 from fl_app.data.word_pieces import Vocabulary
-from fl_app.wordpiece import WordPiece
+from fl_app.text import WordPiece
 
 PADDING = -1
 """In the place of a token where a transcript or a sentence is over."""

@@ -15,7 +15,7 @@ from fl_app.data.dataset import Dataset
 from fl_app.data.row_encoding import RowEncoding
 from fl_app.data.vocabularies import plain_vocabulary, read_vocabulary
 from fl_app.data.word_pieces import Vocabulary
-from fl_app.wordpiece import WordPiece
+from fl_app.text import WordPiece
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from fl_app.data.dataset import PADDING, Dataset, Samples
 from fl_app.data.facts import Facts
 from fl_app.data.places import DataUnavailable
 from fl_app.seeding import SERVER, generator_for
-from fl_app.wordpiece import WordPiece, english, read_tokenizer
+from fl_app.text import WordPiece, english, read_tokenizer
 
 _UTTERANCE = re.compile(r"([0-9]+)-[0-9]+-[0-9]+ (.*)")
 """A line of LibriSpeech's transcripts: who speaks, which chapter and number, and the text."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl_app.data.dataset import Samples
 from fl_app.data.places import DataUnavailable
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 
 def load_torchvision(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fl_app.data.word_pieces import Vocabulary
-from fl_app.wordpiece import WordPiece
+from fl_app.text import WordPiece
 
 
 def plain_vocabulary(vocabulary: Vocabulary | WordPiece | None) -> dict[str, Any] | None:

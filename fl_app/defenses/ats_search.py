@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fl_app.console.progress import track
 from fl_app.data import normalise
 from fl_app.defenses.ats_scores import accuracy_score, privacy_score
 from fl_app.defenses.operations import LIBRARY, follow
-from fl_app.progress import track
 from fl_app.training import LocalData, parameters
 
 LENGTH = 3

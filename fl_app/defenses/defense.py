@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from fl_app.coordinates import Scheme
 from fl_app.models import ModelSpec
 from fl_app.privacy import Release
+from fl_app.sketches import Scheme
 from fl_app.training import Rules
 from fl_app.transforms import Transform, chain, identity
 

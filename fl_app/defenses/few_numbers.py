@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fl_app.coordinates import everything, fixed_coordinates, measurements, random_coordinates
 from fl_app.defenses.defense import Defense
+from fl_app.sketches import everything, fixed_coordinates, measurements, random_coordinates
 
 
 def fl_std() -> Defense:

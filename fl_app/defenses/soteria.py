@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fl_app.defenses.defense import Defense
 from fl_app.models.layers import linear_layer, watched
 from fl_app.models.settings import check_count
-from fl_app.selection import floor_count, keep_only, largest
+from fl_app.sketches.selection import floor_count, keep_only, largest
 from fl_app.training import Batch, Loss, Rules, Step, backpropagate, parameters
 from fl_app.transforms.settings import check_rate
 from fl_app.types import Update

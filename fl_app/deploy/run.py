@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from fl_app.config.compose import ConfigError, compose, join_overrides, key_of, split_overrides
 from fl_app.deploy.flower_command import FlowerCommand, flower_command
-from fl_app.overrides import ConfigError, compose, join_overrides, key_of, split_overrides
 
 _KEY = "overrides="
 _POLL_SECONDS = 1.0

@@ -1,9 +1,5 @@
-"""Where client apps run: in this process, or on Flower's Ray runtime."""
+"""Former home of the engines, kept for imports; `fl_app.flower` has them."""
 
-from fl_app.engine.app_folder import AppFolder, read_app
-from fl_app.engine.inline import InlineGrid
-from fl_app.engine.launch import ENGINES, run_app
-from fl_app.engine.ray import run_on_ray
-from fl_app.engine.run_config import fuse, parse_pairs
+from fl_app.flower import ENGINES, InlineGrid, run_app, run_on_ray
 
-__all__ = ["ENGINES", "AppFolder", "InlineGrid", "fuse", "parse_pairs", "read_app", "run_app", "run_on_ray"]
+__all__ = ["ENGINES", "InlineGrid", "run_app", "run_on_ray"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fl_app.models.settings import check_task
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 
 def efficientnet_b0(num_classes: int, in_shape: Sequence[int]) -> nn.Module:

@@ -9,13 +9,13 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.messages import LOCATE, LocationQuery, pack_blob
 from fl_app.seeding import SERVER, generator_for
-from fl_app.selection import exact, location_counts
+from fl_app.sketches.selection import exact, location_counts
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.location_vote import agreement, vote
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode_masks, encode
+from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from flwr.app import ConfigRecord
 from torch import Tensor
 
-from fl_app.coordinates import gather
-from fl_app.messages import VALUES, blob_size, pack_blob
-from fl_app.stored_tree import Tree
+from fl_app.sketches import gather
+from fl_app.storage.tree_file import Tree
 from fl_app.types import Update
 from fl_app.wire import encode, encode_change
 from fl_app.wire.bound import change_bound, entropy_bound
+from fl_app.wire.messages import VALUES, blob_size, pack_blob
 
 MODES = ("change", "full")
 

@@ -13,8 +13,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from fl_app.held_tensor import hold, release
-from fl_app.messages import (
+from fl_app.flower.held_tensor import hold, release
+from fl_app.models import ModelSpec
+from fl_app.privacy import Ledger, Release
+from fl_app.storage.tree_file import Tree
+from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
+from fl_app.strategies.downlink import Downlink, raw_bytes
+from fl_app.strategies.record import Begun, Failure, RoundRecord
+from fl_app.strategies.roster import Roster, sample
+from fl_app.training.schedules import Schedule
+from fl_app.types import Update
+from fl_app.wire import CodecError, decode, encode
+from fl_app.wire.bound import entropy_bound
+from fl_app.wire.messages import (
     TRAIN,
     Answer,
     LocationQuery,
@@ -29,17 +40,6 @@ from fl_app.messages import (
     pack_order,
     unpack_reply,
 )
-from fl_app.models import ModelSpec
-from fl_app.privacy import Ledger, Release
-from fl_app.stored_tree import Tree
-from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
-from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.record import Begun, Failure, RoundRecord
-from fl_app.strategies.roster import Roster, sample
-from fl_app.training.schedules import Schedule
-from fl_app.types import Update
-from fl_app.wire import CodecError, decode, encode
-from fl_app.wire.bound import entropy_bound
 
 logger = logging.getLogger(__name__)
 

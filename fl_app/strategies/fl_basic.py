@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_app.coordinates import random_coordinates
+from fl_app.sketches import random_coordinates
 from fl_app.strategies.fl_std import FLStd
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from fl_app.coordinates import measurements
+from fl_app.sketches import measurements
 from fl_app.strategies.fl_std import FLStd
 from fl_app.types import Update
 

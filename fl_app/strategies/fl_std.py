@@ -10,9 +10,20 @@ import torch
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fl_app.coordinates import Scheme, Sketch, everything
-from fl_app.fingerprint import hash_tensors
-from fl_app.messages import (
+from fl_app.privacy import ClientLevel, Ledger, NoiseShares
+from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
+from fl_app.seeding import SERVER, generator_for, seed_for
+from fl_app.sketches import Scheme, Sketch, everything
+from fl_app.storage.fingerprint import hash_tensors
+from fl_app.storage.tree_file import Tree
+from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.fed_avg import FedAvg
+from fl_app.strategies.record import Begun
+from fl_app.strategies.secure import SecureAggregation
+from fl_app.training import PublicRound, parameters
+from fl_app.types import Update
+from fl_app.wire import CodecError, decode
+from fl_app.wire.messages import (
     OFFER,
     SHARE,
     VALUES,
@@ -25,17 +36,6 @@ from fl_app.messages import (
     pack_secure,
     unpack_secure,
 )
-from fl_app.privacy import ClientLevel, Ledger, NoiseShares
-from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
-from fl_app.seeding import SERVER, generator_for, seed_for
-from fl_app.stored_tree import Tree
-from fl_app.strategies.aggregate import RunningSum
-from fl_app.strategies.fed_avg import FedAvg
-from fl_app.strategies.record import Begun
-from fl_app.strategies.secure import SecureAggregation
-from fl_app.training import PublicRound, parameters
-from fl_app.types import Update
-from fl_app.wire import CodecError, decode
 
 
 class BudgetSpent(Exception):

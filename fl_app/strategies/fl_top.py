@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.coordinates import (
+from fl_app.privacy import ClientLevel
+from fl_app.sketches import (
     Chosen,
     Sketch,
     Votes,
@@ -19,15 +20,14 @@ from fl_app.coordinates import (
     scatter,
     top_coordinates,
 )
-from fl_app.fingerprint import hash_tensors
-from fl_app.messages import VALUES, pack_blob
-from fl_app.privacy import ClientLevel
-from fl_app.stored_tree import Tree
+from fl_app.storage.fingerprint import hash_tensors
+from fl_app.storage.tree_file import Tree
 from fl_app.strategies.downlink import FixedDownlink
 from fl_app.strategies.fl_std import FLStd
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
 from fl_app.wire import encode
+from fl_app.wire.messages import VALUES, pack_blob
 
 
 class FLTop(FLStd):

@@ -9,7 +9,7 @@ from statistics import median_high
 import torch
 from torch import Tensor
 
-from fl_app.selection import largest
+from fl_app.sketches.selection import largest
 from fl_app.types import Update
 
 Masks = Mapping[str, Tensor]

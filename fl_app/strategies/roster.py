@@ -10,8 +10,8 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fl_app.messages import IDENTIFY, MessageError, unpack_identity
 from fl_app.seeding import SERVER, generator_for
+from fl_app.wire.messages import IDENTIFY, MessageError, unpack_identity
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from numpy.typing import NDArray
 
-from fl_app.messages import ENDORSE, OFFER, SHARE, UNMASK
 from fl_app.secagg import (
     FixedPoint,
     QuorumError,
@@ -23,6 +22,7 @@ from fl_app.secagg import (
     smallest_threshold,
 )
 from fl_app.secagg.messages import Masked
+from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fl_app.coordinates import check_coordinates, split_coordinates
+from fl_app.sketches import check_coordinates, split_coordinates
 from fl_app.training.local_data import Batch
 from fl_app.training.rules import Loss, Rules, Step
 from fl_app.types import Update

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.data import PADDING, Samples, Vocabulary, pixels
+from fl_app.text.word_errors import word_error_rate
 from fl_app.training.evaluation import Evaluation
 from fl_app.training.predictions import transcribe
-from fl_app.word_errors import word_error_rate
 
 _CHUNK = 32
 

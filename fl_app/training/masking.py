@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.data import PADDING, UNASKED
+from fl_app.text import WordPiece
+from fl_app.text.tokenizer import CLS, MASK, SEP
 from fl_app.training.local_data import Ask
-from fl_app.wordpiece import WordPiece
-from fl_app.wordpiece.tokenizer import CLS, MASK, SEP
 
 
 def hide_tokens(vocabulary: WordPiece, share: float) -> Ask:

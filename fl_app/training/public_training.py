@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl_app.coordinates import Sketch, flatten
 from fl_app.seeding import SERVER, generator_for
+from fl_app.sketches import Sketch, flatten
 from fl_app.training.constrained import confine
 from fl_app.training.local_data import Batch, LocalData
 from fl_app.training.rules import Loss, Rules, Step, backpropagate, cross_entropy, parameters

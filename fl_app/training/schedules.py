@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from fl_app.selection import floor_count
+from fl_app.sketches.selection import floor_count
 
 Schedule = Callable[[int], float]
 

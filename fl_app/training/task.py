@@ -9,13 +9,13 @@ from functools import partial
 from torch import nn
 
 from fl_app.data import Dataset, Facts, Samples, Vocabulary
+from fl_app.text import WordPiece
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.hearing import evaluate_hearing
 from fl_app.training.local_data import Ask
 from fl_app.training.masking import fill_in, hide_tokens
 from fl_app.training.predictions import Predict, classify, transcribe
 from fl_app.training.reading import evaluate_reading
-from fl_app.wordpiece import WordPiece
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl_app.selection import ceil_count, exact, floor_count, keep_only, largest, output_bias
+from fl_app.sketches.selection import ceil_count, exact, floor_count, keep_only, largest, output_bias
 from fl_app.transforms.transform import Transform, stateless
 from fl_app.types import RoundContext, Update
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fl_app.selection import floor_count, largest
+from fl_app.sketches.selection import floor_count, largest
 from fl_app.transforms.noise import with_gaussian
 from fl_app.transforms.settings import check_rate, check_share, check_strength
 from fl_app.transforms.smallest import without_smallest

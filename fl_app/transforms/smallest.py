@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl_app.selection import floor_count, keep_only, largest
+from fl_app.sketches.selection import floor_count, keep_only, largest
 from fl_app.transforms.settings import check_rate
 from fl_app.transforms.transform import Transform, stateless
 

@@ -14,14 +14,14 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import attacks.base
-from fl_app.audit import Auditor, observe
+from fl_app.adversary.passive import Auditor, observe
 from fl_app.client_app import app
-from fl_app.config import attack_parts, server_parts
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import hold
-from fl_app.leakage import attack_sightings
-from fl_app.results import Results
-from fl_app.tap import TappedGrid
+from fl_app.config.build import attack_parts, server_parts
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
+from fl_app.flower.tapped import TappedGrid
+from fl_app.run.attack import attack_sightings
+from fl_app.run.result import Results
 from fl_app.types import Observation, Truth
 
 ATTACKS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "attack").glob("*.yaml"))

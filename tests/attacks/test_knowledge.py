@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from attacks.knowledge import Part, defense_parts, find_part, gradient_unit, has_feedback
-from fl_app.overrides import compose
+from fl_app.config.compose import compose
 from fl_app.types import Observation
 
 DEFENSES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "defense").glob("*.yaml"))

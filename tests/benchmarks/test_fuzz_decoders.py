@@ -19,16 +19,31 @@ MODULES = (
     *(
         "fl_app.wire.update",
         "fl_app.wire.change",
-        "fl_app.messages",
-        "fl_app.client_state",
-        "fl_app.held_tensor",
+        "fl_app.wire.messages",
+        "fl_app.client.state",
+        "fl_app.flower.held_tensor",
     ),
-    *("fl_app.sighting_files", "fl_app.secagg.messages", "fl_app.secagg.envelopes", "fl_app.secagg.terms"),
+    *(
+        "fl_app.adversary.sightings",
+        "fl_app.secagg.messages",
+        "fl_app.secagg.envelopes",
+        "fl_app.secagg.terms",
+    ),
     *("fl_app.secagg.stages", "fl_app.secagg.identities", "fl_app.models.stored", "fl_app.models.spec"),
-    *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.wordpiece.folder", "fl_app.results"),
-    *("fl_app.report.runs", "fl_app.report.records", "fl_app.trust", "attacks.metrics.lpips_weights"),
-    *("attacks.metrics.lpips_sdist", "fl_app.stored_tree", "fl_app.stored_records", "fl_app.checkpoint"),
-    *("fl_app.durable_memory", "fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
+    *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.text.folder", "fl_app.run.result"),
+    *(
+        "fl_app.report.data.runs",
+        "fl_app.report.data.records",
+        "fl_app.config.trust",
+        "attacks.metrics.lpips_weights",
+    ),
+    *(
+        "attacks.metrics.lpips_sdist",
+        "fl_app.storage.tree_file",
+        "fl_app.client.records",
+        "fl_app.run.checkpoint",
+    ),
+    *("fl_app.client.disk", "fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
 )
 READS = re.compile(
     r"(decode|unpack|read|recall|load|open|apply|take|release|parse|compose|from|of|reopen)(_\w+)?"

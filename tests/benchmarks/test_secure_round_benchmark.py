@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from benchmarks import secure_round
 from benchmarks.secure_round import Exchange, Measured, choose_clients, draw, run_ours, run_secaggplus
-from fl_app.flwr_internals import serialised_size
+from fl_app.flower.internals import serialised_size
 
 CLIENTS, SIZE = 5, 50
 BITS = 24  # 5 clients of up to 2 / 2^-14 steps each: 163840 of 2^23

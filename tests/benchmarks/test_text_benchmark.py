@@ -4,7 +4,7 @@ import torch
 
 from attacks.base import Transcript
 from benchmarks.text import LENGTH, SENTENCES, Leak, _accuracy, _table, masked
-from fl_app.wordpiece import english
+from fl_app.text import english
 
 
 def test_sentences_are_of_the_papers_length_and_known_words():

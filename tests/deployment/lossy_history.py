@@ -14,15 +14,15 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_app.client_app import app
-from fl_app.config import server_parts
-from fl_app.engine import InlineGrid
-from fl_app.forwarding_grid import ForwardingGrid
-from fl_app.held_tensor import hold
-from fl_app.messages import TRAIN, unpack_order
+from fl_app.config.build import server_parts
+from fl_app.config.trust import WHOLE
+from fl_app.flower import InlineGrid
+from fl_app.flower.forwarding import ForwardingGrid
+from fl_app.flower.held_tensor import hold
 from fl_app.strategies import FedSGD
 from fl_app.strategies.record import RoundRecord
-from fl_app.trust import WHOLE
 from fl_app.types import Update
+from fl_app.wire.messages import TRAIN, unpack_order
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fl_app.config.compose import ConfigError
 from fl_app.deploy import run
 from fl_app.deploy.flower_command import FlowerCommand, flower_command
 from fl_app.deploy.health import answers
 from fl_app.deploy.register import RegistrationError, register
-from fl_app.overrides import ConfigError
 
 
 class Scripted(FlowerCommand):

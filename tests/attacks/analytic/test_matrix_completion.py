@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attacks.analytic import CompletionError, complete_matrix
-from fl_app.selection import between, ceil_count, floor_count
+from fl_app.sketches.selection import between, ceil_count, floor_count
 
 
 def product(m: int, n: int, rank: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

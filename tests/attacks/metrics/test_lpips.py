@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.metrics import lpips, lpips_weights, perception
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 TAPS = {"alex": (1, 4, 7, 9, 11), "vgg": (3, 8, 15, 22, 29)}
 """The ReLUs whose outputs are compared."""

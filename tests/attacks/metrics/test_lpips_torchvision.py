@@ -12,7 +12,7 @@ import torch
 
 from attacks.metrics import lpips_torchvision
 from attacks.metrics.lpips_torchvision import from_torchvision
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 STATE = {"features.0.weight": torch.arange(4.0).view(1, 1, 2, 2), "classifier.0.weight": torch.zeros(3)}
 

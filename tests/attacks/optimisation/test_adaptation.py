@@ -15,11 +15,11 @@ from attacks.metrics import mse
 from attacks.optimisation import dlg, gradinversion, inverting_gradients
 from attacks.optimisation.adaptation import HEADLESS, RULE, SMOOTHER, informed, informed_recipe
 from attacks.optimisation.problem import Problem, as_problem, flatten_update
-from fl_app.coordinates import coordinate_count, draw_coordinates
+from fl_app.config.compose import compose
 from fl_app.defenses import protect
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models.bottleneck import add_bottleneck
-from fl_app.overrides import compose
+from fl_app.sketches import coordinate_count, draw_coordinates
 from fl_app.training import Batch, Step
 from fl_app.types import Observation, RoundContext
 

@@ -12,9 +12,9 @@ from attacks.optimisation import dlg, gradinversion, inverting_gradients
 from attacks.optimisation.adaptation import informed, informed_recipe
 from attacks.optimisation.client_gradient import batched, client_gradient
 from attacks.optimisation.problem import as_problem, flatten_update
-from fl_app.coordinates import coordinate_count, draw_coordinates, mask_coordinates
 from fl_app.data import Samples
 from fl_app.defenses import fl_top
+from fl_app.sketches import coordinate_count, draw_coordinates, mask_coordinates
 from fl_app.training import Job, LocalData, Rules, parameters, run_epochs
 from fl_app.training.constrained import confine
 from fl_app.types import Observation

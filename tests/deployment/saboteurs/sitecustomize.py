@@ -20,7 +20,7 @@ if KIND == "garbage" and "flwr-clientapp" in COMMANDS:
     def answer_with_noise(self, message, context):
         reply = honest_call(self, message, context)
         if message.metadata.message_type == "train":
-            from fl_app.messages import pack_reply, unpack_reply
+            from fl_app.wire.messages import pack_reply, unpack_reply
 
             reply.content = pack_reply(replace(unpack_reply(reply), update=random.randbytes(500)))
         return reply

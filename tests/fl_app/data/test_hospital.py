@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 from pathlib import Path
 
@@ -10,32 +9,16 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from patients import HEADER, patient, write_patients
 
 from fl_app.data import DataUnavailable
-from fl_app.data.hospital import CATEGORIES, LEFT_OUT, TARGET, fit_encoding, support2
+from fl_app.data.hospital import CATEGORIES, LEFT_OUT, fit_encoding, support2
 
 CONF = Path(__file__).parents[3] / "conf" / "data" / "support2.yaml"
-HEADER = [TARGET, *sorted(LEFT_OUT), *CATEGORIES, "age", "alb"]
-
-
-def patient(index: int, **values: object) -> dict[str, str]:
-    """Every fourth patient dies; whatever must not be used says so."""
-    row = {name: f"leak{index % 4}" for name in LEFT_OUT}
-    row |= {TARGET: str(int(index % 4 == 0)), "age": f" {40 + index}", "alb": str(index / 10)}
-    row |= {"sex": "male", "dzgroup": "CHF", "dzclass": "Cancer", "income": "", "race": "white", "ca": "no"}
-    return row | {name: str(value) for name, value in values.items()}
-
-
-def write(folder: Path, rows: list[dict[str, str]], header: list[str] = HEADER) -> Path:
-    with (folder / "support2.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, header, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder
 
 
 def test_classes_are_split_alike_and_by_the_seed(tmp_path):
-    root = write(tmp_path, [patient(i) for i in range(400)])
+    root = write_patients(tmp_path, [patient(i) for i in range(400)])
     one, same, other = (support2(root, seed=seed) for seed in (1, 1, 2))
     assert (len(one.train), len(one.test)) == (320, 80)
     assert int(one.train.labels.sum()) == 80
@@ -46,8 +29,8 @@ def test_classes_are_split_alike_and_by_the_seed(tmp_path):
 
 def test_no_column_that_is_left_out_can_be_told_from_the_inputs(tmp_path):
     rows = [patient(i) for i in range(40)]
-    before = support2(write(tmp_path, rows))
-    after = support2(write(tmp_path, [row | dict.fromkeys(LEFT_OUT, "999") for row in rows]))
+    before = support2(write_patients(tmp_path, rows))
+    after = support2(write_patients(tmp_path, [row | dict.fromkeys(LEFT_OUT, "999") for row in rows]))
     assert torch.equal(before.train.inputs, after.train.inputs)
     assert before.feature_names[:2] == ("age", "alb")
     used = {name.split("=")[0] for name in before.feature_names}
@@ -57,13 +40,13 @@ def test_no_column_that_is_left_out_can_be_told_from_the_inputs(tmp_path):
 def test_test_rows_teach_nothing(tmp_path):
     """Whatever stands in the test rows, the training rows are encoded alike."""
     rows = [patient(i) for i in range(100)]
-    base = support2(write(tmp_path, rows))
+    base = support2(write_patients(tmp_path, rows))
     # ages rise from row to row, so their ranks are the rows' numbers
     ranks = torch.cat([base.train.inputs[:, 0], base.test.inputs[:, 0]]).argsort().argsort()
     tested = set(ranks[len(base.train) :].tolist())
     assert len(tested) == 20
     wild = {"age": "1e6", "alb": "", "race": "martian"}
-    changed = support2(write(tmp_path, [r | wild if i in tested else r for i, r in enumerate(rows)]))
+    changed = support2(write_patients(tmp_path, [r | wild if i in tested else r for i, r in enumerate(rows)]))
     assert torch.equal(changed.train.inputs, base.train.inputs)
     assert changed.feature_names == base.feature_names
     assert (changed.test.inputs[:, 0] > 1000).all()
@@ -73,7 +56,7 @@ def test_test_rows_teach_nothing(tmp_path):
 
 
 def test_training_numbers_have_mean_0_and_deviation_1(tmp_path):
-    train = support2(write(tmp_path, [patient(i) for i in range(100)])).train.inputs[:, :2].double()
+    train = support2(write_patients(tmp_path, [patient(i) for i in range(100)])).train.inputs[:, :2].double()
     torch.testing.assert_close(train.mean(0), torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-6)
     torch.testing.assert_close(train.std(0, correction=0), torch.ones(2, dtype=torch.float64))
 
@@ -100,13 +83,13 @@ def test_files_that_are_not_there_or_not_it_say_what_is_wrong(tmp_path):
     with pytest.raises(DataUnavailable, match=r"support2: cannot read .*support2\.csv: .*set data\.root"):
         support2(tmp_path)
     with pytest.raises(ValueError, match=r"must have the columns of SUPPORT2, but lacks .*race"):
-        support2(write(tmp_path, [patient(0)], [name for name in HEADER if name != "race"]))
+        support2(write_patients(tmp_path, [patient(0)], [name for name in HEADER if name != "race"]))
     with pytest.raises(ValueError, match="age must be a number, got 'old'"):
-        support2(write(tmp_path, [patient(i, age="old") for i in range(9)]))
+        support2(write_patients(tmp_path, [patient(i, age="old") for i in range(9)]))
     with pytest.raises(ValueError, match="no training row has a value of alb"):
-        support2(write(tmp_path, [patient(i, alb="") for i in range(9)]))
+        support2(write_patients(tmp_path, [patient(i, alb="") for i in range(9)]))
     with pytest.raises(ValueError, match="hospdead must be 0 or 1, got '2'"):
-        support2(write(tmp_path, [patient(i, hospdead=2) for i in range(9)]))
+        support2(write_patients(tmp_path, [patient(i, hospdead=2) for i in range(9)]))
     with pytest.raises(ValueError, match=r"test_fraction must be in \(0, 1\), got 1"):
         support2(tmp_path, test_fraction=1)
 

@@ -14,7 +14,7 @@ import torch
 
 from fl_app.data import DataUnavailable, cifar10, cifar100, fashion, fashion_mnist, mnist
 from fl_app.data.places import first_available
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 
 def idx(array: np.ndarray) -> bytes:

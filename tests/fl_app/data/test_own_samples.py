@@ -5,15 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from patients import patient, write_patients
 from PIL import Image
-from test_hospital import patient
-from test_hospital import write as write_patients
 from tone_corpus import write_corpus
 
+from fl_app.config.compose import CONF_DIR
 from fl_app.data import Facts, facts_of, imagefolder, own_samples, speech, support2, text
 from fl_app.data.own_samples import SOURCES
 from fl_app.data.row_encoding import RowEncoding
-from fl_app.overrides import CONF_DIR
 
 IMAGES = "fl_app.data.imagefolder"
 

@@ -9,7 +9,7 @@ import torch
 
 from fl_app.data import PADDING, DataUnavailable, text
 from fl_app.data.prose import python_manual, read_documents
-from fl_app.wordpiece import english
+from fl_app.text import english
 
 UTTERANCES = Path(__file__).parents[4] / "shared/data/librispeech-transcripts/utterances.txt"
 LINES = ["the gate was open", "we waited for the train", "no word was said", "she had come at last"]

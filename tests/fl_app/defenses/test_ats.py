@@ -6,16 +6,16 @@ import pytest
 import torch
 from federations import SMALL, train
 
-from fl_app.config import client_parts, server_parts
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import ConfigError, compose
 from fl_app.data import Samples
 from fl_app.defenses import LIBRARY, Defense, ats, protect
 from fl_app.defenses.operations import follow
-from fl_app.messages import unpack_reply
-from fl_app.overrides import ConfigError, compose
 from fl_app.seeding import generator_for
 from fl_app.training import LocalData, evaluate
 from fl_app.transforms import keep_topk
 from fl_app.wire import decode
+from fl_app.wire.messages import unpack_reply
 
 FIRST, SECOND = [3, 1, 7], [47, 24, 13]
 

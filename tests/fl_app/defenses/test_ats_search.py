@@ -11,8 +11,8 @@ from federations import SMALL
 from torch import nn
 from torch.nn import functional as F
 
-from fl_app import ats_command
-from fl_app.config import server_parts
+from fl_app.cli import ats_search as ats_command
+from fl_app.config.build import server_parts
 from fl_app.data import Samples
 from fl_app.defenses import LIBRARY, ats, ats_scores, judge_with, search_policies
 from fl_app.defenses.ats_scores import accuracy_score, privacy_score

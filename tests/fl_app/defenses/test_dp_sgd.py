@@ -14,11 +14,11 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn import functional as F
 
-from fl_app.config import client_parts, server_parts
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import ConfigError
 from fl_app.defenses import dp_sgd as dp_sgd_factory
 from fl_app.defenses import protect
 from fl_app.models import convnet, lenet_zhu, mlp, resnet18
-from fl_app.overrides import ConfigError
 from fl_app.privacy import Ledger
 from fl_app.seeding import generator_for
 from fl_app.training import Batch, Job, Step, backpropagate, cross_entropy, parameters
@@ -433,7 +433,7 @@ def test_an_audited_round_has_the_noise_of_a_regular_one_on_its_own_batch():
 
 
 def test_opacus_is_not_loaded_by_runs_without_it(repository):
-    code = "import sys, fl_app.config; print('opacus' in sys.modules)"
+    code = "import sys, fl_app.config.build; print('opacus' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
     )

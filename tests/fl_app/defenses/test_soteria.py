@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_app.config import client_parts, server_parts
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import ConfigError
 from fl_app.defenses import soteria
 from fl_app.models import convnet, lenet_zhu, mcmahan_cnn, mlp, resnet18
 from fl_app.models.residual import Layers, ResidualBlock, basic
-from fl_app.overrides import ConfigError
 from fl_app.training import Batch, Step, backpropagate, cross_entropy
 from fl_app.types import Update
 

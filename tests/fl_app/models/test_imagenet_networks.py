@@ -9,7 +9,7 @@ from torch import nn
 
 from fl_app.models import ModelSpec, build_model, efficientnet_b0, resnet50_imagenet
 from fl_app.models.stored import load_weights
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 NETWORKS = {"efficientnet_b0": efficientnet_b0, "resnet50": resnet50_imagenet}
 SIZES = {"efficientnet_b0": 5_288_548, "resnet50": 25_557_032}

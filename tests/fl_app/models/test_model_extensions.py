@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fl_app.models import ModelSpec, build_model
 from fl_app.models.bottleneck import Bottleneck, add_bottleneck, divergence, moments
 from fl_app.models.layers import linear_layer, watched
-from fl_app.selection import output_bias
+from fl_app.sketches.selection import output_bias
 from fl_app.training import parameters
 
 PLAIN = ModelSpec("fl_app.models.lenet_zhu", {"num_classes": 10, "in_shape": (3, 16, 16)})

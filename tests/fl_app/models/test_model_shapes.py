@@ -24,7 +24,7 @@ from fl_app.models import (
     vgg11,
     vgg13,
 )
-from fl_app.torchvision_cpu import import_torchvision
+from fl_app.models.torchvision_cpu import import_torchvision
 
 ELSEWHERE = ("bert_mlm", "las", "efficientnet_b0", "resnet50_imagenet")
 MODELS = [

@@ -4,12 +4,12 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from fl_app.client import Client
-from fl_app.config import client_parts, server_parts
-from fl_app.messages import Order, Parcel
+from fl_app.client.client import Client
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import ConfigError
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.size import MOST_TENSORS, TooLarge, at_most, measure
-from fl_app.overrides import ConfigError
+from fl_app.wire.messages import Order, Parcel
 
 IMAGE = {"num_classes": 10, "in_shape": [3, 32, 32]}
 TINY = "data.train_per_class=4 data.test_per_class=2 clients=2 attack=none threads=1"

@@ -6,9 +6,9 @@ from federations import SMALL
 from safetensors.torch import save_file
 from torch import nn
 
-from fl_app.config import server_parts
+from fl_app.config.build import server_parts
+from fl_app.config.compose import ConfigError
 from fl_app.models.stored import load_weights
-from fl_app.overrides import ConfigError
 
 
 @pytest.fixture

@@ -9,18 +9,18 @@ import torch
 from federations import SMALL, Wiretap, train, with_update
 from flwr.app import Context, Message, RecordDict
 
-from fl_app.audit import Auditor, Public, observe
-from fl_app.client import Client
+from fl_app.adversary.passive import Auditor, Public, observe
+from fl_app.client.client import Client
 from fl_app.client_app import app as real_client_app
-from fl_app.config import client_parts, server_parts
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import hold
-from fl_app.messages import LOCATE, TRAIN, read_locations, read_order, unpack_reply
-from fl_app.overrides import ConfigError
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.compose import ConfigError
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
+from fl_app.flower.tapped import TappedGrid
 from fl_app.seeding import SERVER, generator_for
-from fl_app.tap import TappedGrid
 from fl_app.training import Job
 from fl_app.wire import decode, encode
+from fl_app.wire.messages import LOCATE, TRAIN, read_locations, read_order, unpack_reply
 
 ADGP = "defense=adgp model=mlp model.hidden=[8] dtype=float64"
 

@@ -8,13 +8,13 @@ import torch
 from federations import SMALL, train
 
 from fl_app.client_app import app
-from fl_app.config import client_parts
-from fl_app.coordinates import Votes, coordinate_count, flatten
-from fl_app.engine import InlineGrid
-from fl_app.federation import run_federation
-from fl_app.messages import VALUES, unpack_order, unpack_reply
-from fl_app.overrides import ConfigError, compose
+from fl_app.config.build import client_parts
+from fl_app.config.compose import ConfigError, compose
+from fl_app.flower import InlineGrid
+from fl_app.run.federation import run_federation
+from fl_app.sketches import Votes, coordinate_count, flatten
 from fl_app.wire import decode
+from fl_app.wire.messages import VALUES, unpack_order, unpack_reply
 
 TINY = "model=mlp model.hidden=[8] training.steps=2 share=0.01"
 N = 3072 * 8 + 8 + 8 * 10 + 10

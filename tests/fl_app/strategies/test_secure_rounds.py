@@ -25,14 +25,14 @@ from secure_federations import (
     with_blob,
 )
 
-from fl_app.coordinates import flatten
-from fl_app.flwr_internals import serialised_size
-from fl_app.messages import ENDORSE, OFFER, SHARE, TRAIN, UNMASK, pack_blob, unpack_reply, unpack_secure
+from fl_app.flower.internals import serialised_size
 from fl_app.secagg import QuorumError, Terms, create_identities
 from fl_app.secagg.keys import Agreement, make_private_key
 from fl_app.secagg.messages import Advert, Keyring, Request, Survivors
+from fl_app.sketches import flatten
 from fl_app.strategies import SecureAggregation, secure
 from fl_app.wire import encode
+from fl_app.wire.messages import ENDORSE, OFFER, SHARE, TRAIN, UNMASK, pack_blob, unpack_reply, unpack_secure
 
 TOP = "defense=fl_top defense.share=0.1"
 EVERYBODY = range(5)

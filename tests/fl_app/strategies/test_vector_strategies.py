@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.client_app import app as real_client_app
-from fl_app.config import client_parts, server_parts
-from fl_app.coordinates import draw_coordinates, draw_measurements, flatten, reconstruct
+from fl_app.config.build import client_parts, server_parts
+from fl_app.config.trust import WHOLE
 from fl_app.data import Dataset, Samples
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import hold
-from fl_app.messages import VALUES, content_bytes, read_locations, unpack_order, unpack_reply
-from fl_app.tap import TappedGrid
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
+from fl_app.flower.tapped import TappedGrid
+from fl_app.sketches import draw_coordinates, draw_measurements, flatten, reconstruct
 from fl_app.training import LocalData
-from fl_app.trust import WHOLE
 from fl_app.wire import decode, encode
+from fl_app.wire.messages import VALUES, content_bytes, read_locations, unpack_order, unpack_reply
 
 TINY = "model=mlp model.hidden=[8]"
 N = 3072 * 8 + 8 + 8 * 10 + 10

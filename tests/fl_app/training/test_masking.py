@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from fl_app.data import PADDING, UNASKED, Samples, text
 from fl_app.models import bert_mlm
 from fl_app.seeding import SERVER, generator_for
+from fl_app.text import english
 from fl_app.training import LocalData, task_of
 from fl_app.training.masking import fill_in, hide_tokens
 from fl_app.training.reading import evaluate_reading
-from fl_app.wordpiece import english
 
 CLS, SEP, MASK = (english().sign(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
 

@@ -10,10 +10,10 @@ from PIL import Image
 from torch import nn
 
 from attacks.optimisation import dlg, idlg, inverting_gradients
-from fl_app.config import server_parts
-from fl_app.job import run_job
+from fl_app.config.build import server_parts
+from fl_app.config.compose import ConfigError
+from fl_app.experiments.job import run_job
 from fl_app.models import cnn6
-from fl_app.overrides import ConfigError
 from fl_app.training import Batch, class_logits, cross_entropy
 from fl_app.types import Observation
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fl_app.coordinates import Chosen, draw_coordinates, flatten, scatter, top_coordinates
 from fl_app.data import Samples
 from fl_app.models import mlp
 from fl_app.seeding import generator_for
+from fl_app.sketches import Chosen, draw_coordinates, flatten, scatter, top_coordinates
 from fl_app.training import Job, LocalData, Rules, parameters, run_epochs
 from fl_app.training.constrained import confine
 from fl_app.training.public_training import clipping_bound, public_update, sum_gradients

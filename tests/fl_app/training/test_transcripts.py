@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from fl_app.data import PADDING, Dataset, Samples, photos, speech
 from fl_app.models import las
+from fl_app.text.word_errors import word_error_rate
 from fl_app.training import LocalData, backpropagate, cross_entropy, evaluate, task_of
 from fl_app.training.predictions import classify
-from fl_app.word_errors import word_error_rate
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_app.seeding import generator_for
-from fl_app.selection import location_counts
+from fl_app.sketches.selection import location_counts
 from fl_app.transforms import chain, corrected, error_feedback, keep_topk, prune_aligned
 from fl_app.types import RoundContext
 

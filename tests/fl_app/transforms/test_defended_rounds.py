@@ -5,10 +5,10 @@ import torch
 from hydra.utils import instantiate
 
 from fl_app.client_app import app
-from fl_app.config import server_parts
-from fl_app.engine import InlineGrid
-from fl_app.held_tensor import hold
-from fl_app.overrides import compose
+from fl_app.config.build import server_parts
+from fl_app.config.compose import compose
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
 from fl_app.transforms import drop_smallest, round_bf16, round_fp16, round_int8, take_sign
 from fl_app.wire import decode, encode
 

@@ -1,0 +1,1 @@
+"""The attacker inside a federation: passive server, active server or participant."""

@@ -1,0 +1,1 @@
+"""One client of a federation: its answers, its memory between rounds, and its checks."""

@@ -1,0 +1,375 @@
+"""One client's round: order in, update out, state kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor, nn
+
+from fl_app.client import state as client_state
+from fl_app.client.inspection import Inspection
+from fl_app.client.secure import SecureSettings
+from fl_app.client.state import ClientState, Work
+from fl_app.defenses import Defense
+from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
+from fl_app.privacy import ClientLevel
+from fl_app.seeding import generator_for, seed_for, seeded
+from fl_app.sketches.selection import largest, location_counts
+from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
+from fl_app.transforms import State, corrected, norm, residual_norm
+from fl_app.types import RoundContext, Truth, Update
+from fl_app.wire import apply_change, decode, decode_masks, encode
+from fl_app.wire.messages import (
+    Answer,
+    AuditOrder,
+    LocationQuery,
+    MessageError,
+    Order,
+    Parcel,
+    Reply,
+    pack_audit,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Restored:
+    """What this process unpacked last.
+
+    The clients of one process get the same blob and hold the same weights: one
+    of them unpacks, and all of them share the result.
+    """
+
+    blob: bytes | None = None
+    base: Update = field(default_factory=dict)
+    result: Update = field(default_factory=dict)
+
+    def get(self, blob: bytes, base: Update, restore: Callable[[], Update]) -> Update:
+        """Return what ``restore`` gives for ``blob`` on top of ``base``."""
+        same = blob is self.blob and base.keys() == self.base.keys()
+        if not (same and all(tensor is self.base[name] for name, tensor in base.items())):
+            self.result = restore()
+            self.blob, self.base = blob, base
+        return self.result
+
+
+@dataclass(frozen=True)
+class ClientParts:
+    """What every client of a run is made of. One per process: models are built once and reused."""
+
+    model: ModelSpec
+    trainer: Trainer
+    defense: Defense
+    data_of: Callable[[int, int], LocalData]
+    """``data_of(client, num_clients)``"""
+    device: torch.device
+    dtype: torch.dtype
+    seed: int
+    start: Callable[[], Update]
+    """The weights that the run starts from, which every client can make by itself."""
+    privacy: ClientLevel | None = None
+    secure: SecureSettings | None = None
+    training: bool = True
+    bn: str = "sync"
+    norms: bool = False
+    """Whether clients tell how large their gradient is, and how much of it they hold back."""
+    pin_model: bool = False
+    inspection: Inspection | None = None
+    models: dict[str, nn.Module] = field(default_factory=dict)
+    restored: Restored = field(default_factory=Restored)
+    located: Restored = field(default_factory=Restored)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: its parts, who it is, and whether it may be audited."""
+
+    parts: ClientParts
+    client: int
+    num_clients: int
+    allow_audit: bool
+
+    def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
+        """Name the largest entries of what is to be pruned; the training order of this round comes later.
+
+        The gradient is kept until then: the data is gone through once.
+        """
+        order = self._accept(parcel)
+        if not 0 < query.share <= 1:
+            raise MessageError(f"client {self.client}: share must be in (0, 1], got {query.share}")
+        state = client_state.load(records, order.model_hash, self.parts.device)
+        if state.sent is not None and state.sent_round >= order.round:
+            raise self._too_late(order, state)
+        start = self._start(parcel, state)
+        if start is None:
+            return Reply(Answer(order.round, self.client, need_model=True))
+        work = self._work(start, parcel)
+        pruned = corrected(work.update, start.memory(work, self.parts.defense), self._context(order, start))
+        counts = location_counts(pruned, query.share, query.min_size)
+        named = {name: largest(tensor, counts[name]) for name, tensor in pruned.items()}
+        kept = replace(start.state, version=order.version, weights=start.weights, work=work)
+        self._remember(records, order, kept)
+        return Reply(Answer(order.round, self.client, work.samples, work.steps), encode(named))
+
+    def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
+        """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
+        parts, order = self.parts, self._accept(parcel)
+        state = client_state.load(records, order.model_hash, parts.device)
+        again = self._again(parcel, state)
+        if again is not None:
+            return again, None
+        start = self._start(parcel, state)
+        if start is None:
+            return Reply(Answer(order.round, self.client, need_model=True)), None
+        kept = start.state.work
+        work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
+        locations = self._locations(parcel, start)
+        ctx = replace(self._context(order, start), locations=locations or None)
+        sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
+        release = parts.defense.release
+        metrics = _metrics(work, memory)
+        if parts.norms:
+            metrics |= _norms(work, corrected(work.update, start.memory(work, parts.defense), ctx), sent)
+        reply = Reply(
+            answer=Answer(order.round, self.client, work.samples, work.steps),
+            update=encode(sent, within=locations),
+            buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
+            # what was measured on the data itself would leave without noise
+            metrics=metrics if release is None else {},
+            release=release(work.rate, max(1, work.steps)) if release is not None else None,
+        )
+        own_buffers = work.buffers if parts.bn == "local" else {}
+        self._remember(
+            records,
+            order,
+            ClientState(
+                version=order.version if order.keep else -1,
+                weights=start.weights if order.keep else {},
+                buffers=own_buffers,
+                transform=memory,
+                sent_round=order.round,
+                sent_order=parcel.digest,
+                sent=reply if own_buffers or _remembers(memory) else None,
+                locations=locations,
+            ),
+        )
+        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _remember(self, records: RecordDict, order: Order, state: ClientState) -> None:
+        client_state.save(records, order.model_hash, state)
+        client_state.keep_only(records, {self.parts.model.hash, order.model_hash})
+
+    def _again(self, parcel: Parcel, state: ClientState) -> Reply | None:
+        """Return the answer to an order that was answered already; None if there is none to be kept to."""
+        if state.sent is None or state.sent_round < parcel.order.round:
+            return None
+        if state.sent_order != parcel.digest:
+            raise self._too_late(parcel.order, state)
+        logger.info("client %d: gives its answer to round %d again", self.client, parcel.order.round)
+        return state.sent
+
+    def _too_late(self, order: Order, state: ClientState) -> MessageError:
+        return MessageError(
+            f"client {self.client}: expected an order after round {state.sent_round}, which it has answered, "
+            f"got another one of round {order.round}: what it holds back would be counted twice"
+        )
+
+    def _accept(self, parcel: Parcel) -> Order:
+        """Return the order, unless it is not for this client or asks for what it does not give."""
+        if parcel.order.client != self.client:
+            raise MessageError(f"client {self.client}: got an order for client {parcel.order.client}")
+        if parcel.audit is not None and not self.allow_audit:
+            raise PermissionError(
+                f"client {self.client}: refuses the audit: its node-config does not have allow-audit=true"
+            )
+        return parcel.order
+
+    def _start(self, parcel: Parcel, state: ClientState) -> Start | None:
+        """Return what the round starts from, or None if the whole model is needed first."""
+        order = parcel.order
+        model = self._model(order)
+        # it may have that version already if this order comes a second time
+        if order.base >= 0 and state.version not in (order.base, order.version):
+            logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
+            return None
+        weights = self._weights(order, parcel.model, state, model)
+        buffers = self._buffers(parcel.buffers, state, model)
+        return Start(model, state, weights, buffers, self._uncounted(order, state, weights))
+
+    def _context(self, order: Order, start: Start) -> RoundContext:
+        return RoundContext(
+            round=order.round,
+            client=self.client,
+            generator=generator_for(self.parts.seed, order.round, self.client, "transform"),
+            weights=start.weights,
+            uncounted=start.uncounted,
+        )
+
+    def _locations(self, parcel: Parcel, start: Start) -> Update:
+        blob = parcel.locations
+        return self.parts.located.get(blob, {}, lambda: decode_masks(blob, start.weights)) if blob else {}
+
+    def _model(self, order: Order) -> nn.Module:
+        """Return this process's instance of the model that the order names."""
+        parts = self.parts
+        spec = parts.model
+        if order.model_hash != spec.hash:
+            spec = self._described(order)
+        if spec.hash not in parts.models:
+            # of other models only the last one: a server may think of many
+            for other in parts.models.keys() - {parts.model.hash}:
+                del parts.models[other]
+            most = None if spec == parts.model else MOST_ENTRIES
+            built = build_model(spec, allowed=[parts.model.target], manipulated=self.allow_audit, most=most)
+            batch_norm.set_mode(built, training=parts.training, bn=parts.bn)
+            parts.models[spec.hash] = built.to(device=parts.device, dtype=parts.dtype)
+        return parts.models[spec.hash]
+
+    def _described(self, order: Order) -> ModelSpec:
+        """Return another model than the configured one, if this client takes it."""
+        who, pinned = f"client {self.client}", self.parts.model
+        spec = ModelSpec.from_json(order.model_spec)
+        if spec.hash != order.model_hash:
+            raise MessageError(f"{who}: model {order.model_hash[:8]} is not the one described")
+        if self.parts.pin_model and not spec.looks_like(pinned):
+            raise PermissionError(f"{who}: refuses model {order.model_hash[:8]}: pinned to {pinned.hash[:8]}")
+        if spec.is_manipulated and not self.allow_audit:
+            raise PermissionError(
+                f"{who}: refuses a manipulated model: its node-config does not have allow-audit=true"
+            )
+        return spec
+
+    def _weights(self, order: Order, blob: bytes, state: ClientState, model: nn.Module) -> Update:
+        if order.base < 0:
+            like = {name: p.detach() for name, p in parameters(model).items()}
+            return self.parts.restored.get(blob, {}, lambda: decode(blob, like))
+        if state.version == order.version:
+            return state.weights
+        return self.parts.restored.get(
+            blob, state.weights, lambda: apply_change(state.weights, blob, within=state.locations)
+        )
+
+    def _buffers(self, blob: bytes, state: ClientState, model: nn.Module) -> Update:
+        own = _read_buffers(model)
+        if self.parts.bn == "local":
+            return state.buffers or _initial(own)
+        return decode(blob, own) if blob else own
+
+    def _uncounted(self, order: Order, state: ClientState, weights: Update) -> Update | None:
+        if state.sent is None or state.sent_round == order.counted or not _remembers(state.transform):
+            return None
+        logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
+        return decode(state.sent.update, weights, within=state.locations)
+
+    def _work(self, start: Start, parcel: Parcel, rules: Rules | None = None) -> Work:
+        """Compute the update by ``rules``; None: the defense's own."""
+        parts, order, audit = self.parts, parcel.order, parcel.audit
+        rules = parts.defense.rules if rules is None else rules
+        if parts.inspection is not None:
+            self._load(start)
+            parts.inspection(start.model, self._data(), who=f"client {self.client}, round {order.round}")
+        trained = self._train(start, order, audit, rules)
+        buffers = _read_buffers(start.model)
+        raw = None
+        if audit is not None and audit.raw:
+            # a defense that changes the model has no update without it: the model is the defense
+            defended = rules != Rules() and parts.defense.model is None
+            raw = self._train(start, order, audit, Rules()).update if defended else trained.update
+        return Work(
+            round=order.round,
+            update=trained.update,
+            buffers=buffers,
+            samples=trained.samples,
+            steps=trained.steps,
+            rate=trained.rate,
+            loss=trained.loss,
+            truth=_truth(trained) if trained.batches else None,
+            raw=raw,
+        )
+
+    def _train(self, start: Start, order: Order, audit: AuditOrder | None, rules: Rules) -> Trained:
+        """Train by ``rules``, from the round's start, with the round's seed."""
+        parts = self.parts
+        self._load(start)
+        job = Job(
+            round=order.round,
+            lr=order.lr,
+            generator=generator_for(parts.seed, order.round, self.client, "rules"),
+            rules=rules,
+            batch_size=(audit.batch_size or None) if audit is not None else None,
+            keep_batches=audit is not None and audit.truth,
+        )
+        with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
+            return parts.trainer(start.model, self._data(), job)
+
+    def _load(self, start: Start) -> None:
+        """Put the weights and the buffers that the round starts from into its model."""
+        model = start.model
+        with torch.no_grad():
+            for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
+                tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
+
+    def _data(self) -> LocalData:
+        return self.parts.data_of(self.client, self.num_clients)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a client's round starts from."""
+
+    model: nn.Module
+    state: ClientState
+    weights: Update
+    buffers: Update
+    uncounted: Update | None
+
+    def memory(self, work: Work, defense: Defense) -> State:
+        """Return the transform's state."""
+        return self.state.transform or defense.transform.init(work.update)
+
+
+def _read_buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.named_buffers()}
+
+
+def _initial(buffers: Update) -> Update:
+    """Return BatchNorm's own start: mean 0, variance 1, nothing counted."""
+    return {
+        name: torch.ones_like(tensor) if name.endswith("running_var") else torch.zeros_like(tensor)
+        for name, tensor in buffers.items()
+    }
+
+
+def _remembers(state: State) -> bool:
+    return any(isinstance(node, Tensor) or _remembers(node) for node in state.values())
+
+
+def _metrics(work: Work, memory: State) -> dict[str, float]:
+    residual = residual_norm(memory)
+    return {"loss": work.loss} | ({} if residual is None else {"residual_norm": residual})
+
+
+def _norms(work: Work, whole: Update, sent: Update) -> dict[str, float]:
+    """Return the gradient's norm, and the share of the square of what was to be sent that was not."""
+    held_back = norm([tensor - sent[name] for name, tensor in whole.items()])
+    everything = norm(list(whole.values()))
+    share = (held_back / everything) ** 2 if everything else 0.0
+    return {"gradient_norm": norm(list(work.update.values())), "pruned_share": share}
+
+
+def _truth(trained: Trained) -> Truth:
+    def joined(part: str) -> Tensor:
+        return torch.cat([getattr(batch, part) for batch in trained.batches]).cpu()
+
+    augmented = any(batch.trained is not batch.pixels for batch in trained.batches)
+    return Truth(joined("pixels"), joined("labels"), joined("trained") if augmented else None)
+
+
+def evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
+    """Return what an audited client reveals beside its update."""
+    return pack_audit(work.truth if audit.truth else None, work.raw)

@@ -1,0 +1,192 @@
+"""A client's memory on its own disk, so that a restarted node goes on where it was.
+
+Flower keeps `Context.state` in a SuperNode's memory and gives a resumed run a new, empty one. What a
+client must not lose is written before its answer leaves: a node that is killed at
+any moment either has not answered or remembers that it has. The memories after the last two answers
+are kept: a server that was killed too may ask for the last round again, and the client
+then starts from what it remembered before that round.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import ConfigRecord, RecordDict
+
+from fl_app.client.records import from_tree, to_tree
+from fl_app.client.state import check, has_answered, last_round, of_models
+from fl_app.storage.tree_file import read_tree, write_tree
+from fl_app.wire.messages import Parcel
+
+logger = logging.getLogger(__name__)
+
+MOST_RUNS = 8
+"""Of so many runs a client keeps its memory."""
+MOST_MEGABYTES = 4096
+"""So much all its memories may take, unless its node-config says ``state-megabytes``."""
+_DAMAGED = "damaged"
+_HELD, _KEY = "run", "key"
+
+Look = Mapping[str, tuple[int, int]]
+"""A run's files as they were at some time: by name, when each was written and where it lies."""
+
+
+@dataclass(frozen=True)
+class DurableMemory:
+    """One client's folder: a folder for every run, a file for each of its last two answers there."""
+
+    folder: Path
+    client: int
+    most_bytes: int = MOST_MEGABYTES * 2**20
+
+    def recall(self, records: RecordDict, parcel: Parcel, *, locating: bool = False) -> Look:
+        """Put into ``records`` the memory that ``parcel`` is to be answered from.
+
+        That is what is there already, if it is of this run, no older than what is on the disk, and of before
+        this round or with the answer; else what is on the disk. How the disk looks then is for `keep`.
+        """
+        if parcel.run is None:
+            return {}
+        self._recall(records, parcel, parcel.run.key, locating)
+        return _look(self._runs / parcel.run.key)
+
+    def _recall(self, records: RecordDict, parcel: Parcel, key: str, locating: bool) -> None:
+        order = parcel.order
+
+        def answered(memory: RecordDict) -> bool:
+            return not locating and has_answered(memory, order.model_hash, parcel.digest)
+
+        # Flower stores a context after the answer has left: who died between the two is ahead on its disk
+        held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
+        if _key_of(records) == key and held >= kept and (held < order.round or answered(records)):
+            return
+        for name in of_models(records):
+            del records[name]
+        records.update(self._find(key, order.round, answered))
+        records[_HELD] = ConfigRecord({_KEY: key})
+
+    def keep(self, records: RecordDict, parcel: Parcel, since: Look) -> None:
+        """Write down ``records`` after an answer; an OSError means that it must not leave.
+
+        ``since`` is what `recall` returned. A process may hang so long that its node gives it up and starts
+        another for the next order: what the late one has to say is then of a past that is gone.
+        """
+        if parcel.run is None:
+            return
+        run = self._runs / parcel.run.key
+        try:
+            run.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _alone(run):
+                if _look(run) != since:
+                    raise OSError("another process has answered for this client in the meantime")
+                self._write(records, run, parcel.order.round)
+        except OSError as error:
+            raise OSError(
+                f"client {self.client}: cannot keep what it must remember, so it does not answer: {error}"
+            ) from error
+
+    def _write(self, records: RecordDict, run: Path, round: int) -> None:
+        files = _by_round(run)
+        for number in [number for number in files if number > round]:
+            files.pop(number).unlink()  # of a time that the server has taken back
+        self._make_room(run)
+        write_tree(run / f"round-{round}", to_tree(records), limit=self._most_bytes_of_one)
+        for number in sorted(number for number in files if number < round)[:-1]:
+            files[number].unlink()
+
+    @property
+    def _most_bytes_of_one(self) -> int:
+        return self.most_bytes // 4  # two that are kept, one that is being written, and other runs
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / f"client-{self.client}"
+
+    def _find(self, key: str, before: int, answered: Callable[[RecordDict], bool]) -> RecordDict:
+        """Return the memory before a round, or the one that holds the answer to its order."""
+        files = _by_round(self._runs / key)
+        later = sorted(number for number in files if number >= before)
+        for number in later:
+            memory = self._read(files[number])
+            if memory is not None and answered(memory):
+                return memory
+        earlier = sorted(number for number in files if number < before)
+        if not earlier:
+            if later:
+                logger.warning(
+                    "client %d: is asked for round %d again and remembers nothing of before: starts afresh",
+                    self.client,
+                    before,
+                )
+            return RecordDict()
+        found = self._read(files[earlier[-1]])
+        return RecordDict() if found is None else found
+
+    def _read(self, path: Path) -> RecordDict | None:
+        """Return the memory in a file; one that cannot be used is set aside."""
+        try:
+            memory = from_tree(read_tree(path, limit=self._most_bytes_of_one))
+            check(memory)  # now: what a client finds out only later it would find out in every round
+            return memory
+        except ValueError as error:  # a DamagedFile, or one of something else
+            aside = self._runs / _DAMAGED
+            logger.warning(
+                "client %d: a memory of its cannot be used and is set aside as %s: %s",
+                self.client,
+                aside,
+                error,
+            )
+            path.replace(aside)
+            return None
+
+    def _make_room(self, run: Path) -> None:
+        """Forget the oldest other runs until they are few enough and small enough."""
+        others = sorted(
+            (path for path in self._runs.iterdir() if path.is_dir() and path != run),
+            key=lambda path: path.stat().st_mtime,
+        )
+        while others and (len(others) >= MOST_RUNS or sum(map(_size, others)) > self.most_bytes // 4):
+            logger.info("client %d: forgets run %s", self.client, others[0].name)
+            shutil.rmtree(others.pop(0))
+
+
+def _key_of(records: RecordDict) -> object:
+    held = records.get(_HELD)
+    return held.get(_KEY) if isinstance(held, ConfigRecord) else None
+
+
+def _by_round(run: Path) -> dict[int, Path]:
+    if not run.is_dir():
+        return {}
+    found = ((re.fullmatch(r"round-(\d+)", path.name), path) for path in run.iterdir())
+    return {int(match[1]): path for match, path in found if match}
+
+
+def _look(run: Path) -> Look:
+    if not run.is_dir():
+        return {}
+    found = {path.name: path.stat() for path in _by_round(run).values()}
+    return {name: (entry.st_mtime_ns, entry.st_ino) for name, entry in found.items()}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no other process write into ``folder`` meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,41 @@
+"""A client's memory of models as a tree that `stored_tree` writes, and back.
+
+Secure aggregation's keys are left out: no secret of a round shall outlive it, and a client that
+has lost its keys is one that dropped out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fl_app.client.state import of_models
+from fl_app.flower.held_tensor import hold, release
+from fl_app.storage.tree_file import Tree
+
+_KINDS = {"config": ConfigRecord, "metric": MetricRecord}
+
+
+def to_tree(records: RecordDict) -> Tree:
+    """Return what ``records`` remember of models; tensors by reference."""
+    return {name: _entries(records[name]) for name in of_models(records)}
+
+
+def from_tree(tree: Tree) -> RecordDict:
+    """Return the records of a tree; a ValueError if it is not of `to_tree`."""
+    try:
+        return RecordDict({name: _record(kind, entries) for name, (kind, entries) in tree.items()})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"is not a client's memory: {error}") from error
+
+
+def _entries(record: ArrayRecord | ConfigRecord | MetricRecord) -> list[Any]:
+    if isinstance(record, ArrayRecord):
+        return ["array", release(record)]
+    return ["config" if isinstance(record, ConfigRecord) else "metric", dict(record.items())]
+
+
+def _record(kind: str, entries: Mapping[str, Any]) -> ArrayRecord | ConfigRecord | MetricRecord:
+    return hold(entries) if kind == "array" else cast(Any, _KINDS[kind])(entries)

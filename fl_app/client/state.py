@@ -1,0 +1,226 @@
+"""What a client remembers between rounds, in Flower's `Context.state`.
+
+Everything is keyed by the model's hash: a round with another (manipulated) model
+starts from nothing and never touches the honest residual or version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fl_app.flower.held_tensor import hold, release
+from fl_app.transforms import State
+from fl_app.types import Truth, Update
+from fl_app.wire.messages import Reply, pack_reply, read_reply
+
+_SEPARATOR = "/"
+_HASH = 16
+"""So much of a model's hash tells its records from others'."""
+_DEEPEST = 32
+"""Branches above a leaf."""
+_META: Mapping[str, type] = {"version": int, "sent_round": int, "sent_order": str, "coordinates": bytes}
+_WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
+_SENT = f"sent{_SEPARATOR}"
+_OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client computed in a round, before its defense rewrites the update."""
+
+    round: int
+    update: Update
+    buffers: Update
+    """The model's buffers afterwards."""
+    samples: int
+    steps: int
+    rate: float
+    loss: float
+    truth: Truth | None = None
+    """For an audit."""
+    raw: Update | None = None
+    """For an audit: the update of the same samples without any defense."""
+
+
+@dataclass
+class ClientState:
+    """One client's memory of one model."""
+
+    version: int = -1
+    """The version of the weights held; -1: none."""
+    weights: Update = field(default_factory=dict)
+    buffers: Update = field(default_factory=dict)
+    transform: State = field(default_factory=dict)
+    sent_round: int = 0
+    """The last round in which an update was sent; 0: none."""
+    sent_order: str = ""
+    """The digest of the order that was answered then."""
+    sent: Reply | None = None
+    """The answer, if giving it changed what must not change twice: whoever asks again gets it again,
+    and its update is added back if the server did not count it."""
+    locations: Update = field(default_factory=dict)
+    """Where the last training order said that updates may be non-zero: the model's next change lies there."""
+    coordinates: bytes = b""
+    """The coordinates that were agreed on for the whole run, packed."""
+    work: Work | None = None
+    """Computed to name locations, to be sent when the training order of the same round comes."""
+
+
+def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
+    """Return what is remembered of the model, or a fresh memory; what no client remembers is a ValueError."""
+    meta = records.get(_name(model_hash, "meta"))
+    if not isinstance(meta, ConfigRecord):
+        return ClientState()
+
+    def tensors(part: str) -> Update:
+        record = records.get(_name(model_hash, part))
+        return release(record, device) if isinstance(record, ArrayRecord) else {}
+
+    return ClientState(
+        weights=tensors("weights"),
+        buffers=tensors("buffers"),
+        transform=_unflatten(tensors("transform")),
+        sent=_load_reply(records, model_hash),
+        locations=tensors("locations"),
+        work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
+        **_checked(meta, _META),
+    )
+
+
+def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
+    """Remember ``state``; tensors are kept by reference."""
+    records[_name(model_hash, "meta")] = ConfigRecord({name: getattr(state, name) for name in _META})
+    records[_name(model_hash, "weights")] = hold(state.weights)
+    records[_name(model_hash, "buffers")] = hold(state.buffers)
+    records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
+    records[_name(model_hash, "locations")] = hold(state.locations)
+    for part in ("work", "work_tensors", *_reply_parts(records, model_hash)):
+        records.pop(_name(model_hash, part), None)
+    if state.sent is not None:
+        for part, record in pack_reply(state.sent).items():
+            records[_name(model_hash, _SENT + part)] = record
+    if state.work is not None:
+        numbers, tensors = _split_work(state.work)
+        records[_name(model_hash, "work")] = ConfigRecord(numbers)
+        records[_name(model_hash, "work_tensors")] = hold(tensors)
+
+
+def last_round(records: RecordDict) -> int:
+    """Return the last round in which an update of any model was sent; 0: none."""
+    metas = [records[name] for name in of_models(records) if name.endswith(f"{_SEPARATOR}meta")]
+    return max((cast(int, meta["sent_round"]) for meta in metas if isinstance(meta, ConfigRecord)), default=0)
+
+
+def has_answered(records: RecordDict, model_hash: str, digest: str) -> bool:
+    """Say whether the answer to the order with this digest is remembered."""
+    meta = records.get(_name(model_hash, "meta"))
+    same = isinstance(meta, ConfigRecord) and meta["sent_order"] == digest
+    return same and bool(_reply_parts(records, model_hash))
+
+
+def check(records: RecordDict) -> None:
+    """Refuse, with a ValueError, records of models that no client remembers."""
+    for beginning in sorted({name[:_HASH] for name in of_models(records)}):
+        load(records, beginning, torch.device("cpu"))
+
+
+def of_models(records: RecordDict) -> list[str]:
+    """Return the names of the records that are memories of models."""
+    return [name for name in records if _OF_A_MODEL.match(name)]
+
+
+def keep_only(records: RecordDict, model_hashes: set[str]) -> None:
+    """Forget all other models: a server could send any number of them."""
+    kept = {_name(model_hash, "") for model_hash in model_hashes}
+    for name in of_models(records):
+        if name[: _HASH + len(_SEPARATOR)] not in kept:
+            del records[name]
+
+
+def _reply_parts(records: RecordDict, model_hash: str) -> list[str]:
+    prefix = _name(model_hash, _SENT)
+    return [_SENT + name.removeprefix(prefix) for name in records if name.startswith(prefix)]
+
+
+def _load_reply(records: RecordDict, model_hash: str) -> Reply | None:
+    parts = _reply_parts(records, model_hash)
+    content = RecordDict({part.removeprefix(_SENT): records[_name(model_hash, part)] for part in parts})
+    return read_reply(content) if parts else None
+
+
+def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
+    """Return the numbers and the tensors of ``work``."""
+    fields = vars(work)
+    numbers = {name: kind(fields[name]) for name, kind in _WORK.items()}
+    truth = {} if work.truth is None else {k: v for k, v in vars(work.truth).items() if v is not None}
+    tensors: State = {
+        "update": {**work.update},
+        "buffers": {**work.buffers},
+        "truth": {**truth},
+        "raw": {**(work.raw or {})},
+    }
+    return numbers, _flatten(tensors)
+
+
+def _load_work(record: object, tensors: Update) -> Work | None:
+    if not isinstance(record, ConfigRecord):
+        return None
+    parts = cast(dict[str, Update], _unflatten(tensors))
+    try:
+        return Work(
+            update=parts["update"],
+            buffers=parts["buffers"],
+            truth=Truth(**parts["truth"]) if parts["truth"] else None,
+            raw=parts["raw"] or None,
+            **_checked(record, _WORK),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"client_state: the work that was kept lacks a part: {error}") from error
+
+
+def _checked(record: ConfigRecord, expected: Mapping[str, type]) -> dict[str, Any]:
+    """Return the values of a record that must have these names and types."""
+    found = dict(record.items())
+    if found.keys() != expected.keys() or any(not isinstance(found[k], t) for k, t in expected.items()):
+        kinds = {name: type(value).__name__ for name, value in found.items()}
+        wanted = {name: kind.__name__ for name, kind in expected.items()}
+        raise ValueError(f"client_state: a record must have {wanted}, got {kinds}")
+    return found
+
+
+def _name(model_hash: str, part: str) -> str:
+    return f"{model_hash[:_HASH]}{_SEPARATOR}{part}"
+
+
+def _flatten(state: State, prefix: str = "") -> Update:
+    flat: Update = {}
+    for name, node in state.items():
+        path = prefix + name
+        if isinstance(node, Tensor):
+            flat[path] = node
+        elif node:
+            flat.update(_flatten(node, path + _SEPARATOR))
+        else:  # an empty branch has no leaf to be found by
+            flat[path + _SEPARATOR] = torch.empty(0, device="cpu")
+    return flat
+
+
+def _unflatten(flat: Update) -> State:
+    state: State = {}
+    for path, tensor in flat.items():
+        *branches, leaf = path.split(_SEPARATOR)
+        node: State | Tensor = state
+        for branch in branches[:_DEEPEST]:
+            node = {} if isinstance(node, Tensor) else node.setdefault(branch, {})
+        if isinstance(node, Tensor) or len(branches) > _DEEPEST or leaf in node:
+            raise ValueError(f"client_state: {path[:80]!r} is no place in a state")
+        if leaf:
+            node[leaf] = tensor
+    return state

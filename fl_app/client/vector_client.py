@@ -1,0 +1,185 @@
+"""A client of the FL-TOP family: it sends a vector, and holds no model between rounds.
+
+What it remembers is the coordinates that were agreed on, packed, by their hash. The initial
+weights it makes from the run's seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fl_app.client import state as client_state
+from fl_app.client.client import Client, Start, evidence
+from fl_app.client.secure import SecureMember
+from fl_app.client.state import ClientState, Work
+from fl_app.secagg import Terms
+from fl_app.seeding import generator_for
+from fl_app.sketches import Sketch, flatten, scatter
+from fl_app.storage.fingerprint import hash_tensors
+from fl_app.training import parameters
+from fl_app.training.constrained import confine
+from fl_app.types import Update
+from fl_app.wire import decode, decode_masks, encode
+from fl_app.wire.messages import VALUES, Answer, MessageError, Parcel, Plan, Reply
+
+COARSEST = 2.0**-12
+"""The largest fixed-point step, over the deviation of a client's noise."""
+REACH = 8.6
+"""How many deviations of noise must fit beside a clipped vector: clamping takes noise away."""
+
+
+@dataclass(frozen=True)
+class VectorClient(Client):
+    """One client whose defense has a scheme."""
+
+    def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
+        """Train as ordered and send the vector that stands for the update."""
+        order, plan = self._accept(parcel), self._plan(parcel)
+        state = client_state.load(records, order.model_hash, self.parts.device)
+        again = self._again(parcel, state)
+        if again is not None:
+            return again, None
+        known = parcel.locations or state.coordinates
+        if plan.coordinates and not known:
+            return Reply(Answer(order.round, self.client, need_model=True)), None
+        start, sketch = self._begin(parcel, plan, state, known)
+        rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
+        work = self._work(start, parcel, rules)
+        update = self._pack(sketch.take(work.update), parcel, plan, start, records)
+        reply = Reply(
+            answer=self._answer(work),
+            update=update,
+            buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
+            # what was measured on the data itself would leave without noise
+            metrics={} if self._secretive else {"loss": work.loss},
+        )
+        own_buffers = work.buffers if self.parts.bn == "local" else {}
+        kept = ClientState(
+            buffers=own_buffers,
+            sent_round=order.round,
+            sent_order=parcel.digest,
+            # what would be answered anew with new noise would be a second release
+            sent=reply if own_buffers or not self._repeats else None,
+            coordinates=known if plan.coordinates else b"",
+        )
+        self._remember(records, order, kept)
+        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _plan(self, parcel: Parcel) -> Plan:
+        if parcel.plan is None:
+            raise MessageError(f"client {self.client}: the order has no plan, and its vector needs one")
+        return parcel.plan
+
+    def _begin(self, parcel: Parcel, plan: Plan, state: ClientState, known: bytes) -> tuple[Start, Sketch]:
+        """Return what the round starts from, and what is to be sent."""
+        parts, order = self.parts, parcel.order
+        model = self._model(order)
+        like = {name: p.detach() for name, p in parameters(model).items()}
+        fixed = self._coordinates(plan, known, like) if plan.coordinates else None
+        if parts.defense.scheme is None:
+            raise ValueError(f"client {self.client}: its defense has no scheme")
+        sketch = parts.defense.scheme(sum(p.numel() for p in like.values()), plan.seed, fixed)
+        if order.base < 0:
+            weights = self._weights(order, parcel.model, state, model)
+        elif fixed is None:
+            raise MessageError(f"client {self.client}: keeps no version {order.base} of the model")
+        else:
+            weights = parts.restored.get(
+                parcel.model,
+                {},
+                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed),
+            )
+        return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
+
+    def _coordinates(self, plan: Plan, blob: bytes, like: Update) -> Tensor:
+        """Return the coordinates that were agreed on, if they are the ones that the server means."""
+
+        def unpack() -> Update:
+            return {VALUES: torch.nonzero(flatten(decode_masks(blob, like))).flatten().cpu()}
+
+        coordinates = self.parts.located.get(blob, {}, unpack)[VALUES]
+        if hash_tensors([coordinates]) != plan.coordinates:
+            raise MessageError(f"client {self.client}: its coordinates are not those of the order")
+        return coordinates
+
+    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor) -> Update:
+        start = self.parts.start()
+        if hash_tensors(start.values()) != plan.start:
+            raise MessageError(
+                f"client {self.client}: the initial weights that it makes are not the server's; "
+                "both need the same seed, init, model and versions"
+            )
+        return scatter(values, coordinates, start)
+
+    @property
+    def _secretive(self) -> bool:
+        """Whether nothing but the vector may leave."""
+        return self.parts.privacy is not None or self.parts.secure is not None
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether the same order gives the same vector; under masks an answer is given once, or refused."""
+        privacy, masked = self.parts.privacy, self.parts.secure is not None
+        return masked or privacy is None or privacy.replayable
+
+    def _answer(self, work: Work) -> Answer:
+        return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
+
+    def _pack(self, values: Tensor, parcel: Parcel, plan: Plan, start: Start, records: RecordDict) -> bytes:
+        """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
+        parts, order = self.parts, parcel.order
+        if parts.secure is None:
+            values = self._protect(values, order.round, parcel.attempt, plan.clip, plan.cohort, None)
+            return encode({VALUES: values.to("cpu", parts.dtype)})
+        if not parcel.secure:
+            raise MessageError(
+                f"client {self.client}: sends its vector under masks only, and the order has none"
+            )
+        member = SecureMember(parts.secure, self.client, records)
+        terms = member.terms
+        values = self._protect(
+            values, terms.round, terms.attempt, plan.clip, len(terms.participants), terms.threshold
+        )
+        self._check_grid(plan, terms)
+        return member.mask(parcel.secure, values, bytes.fromhex(hash_tensors(start.weights.values())))
+
+    def _protect(
+        self, values: Tensor, round: int, attempt: int, clip: float, cohort: int, threshold: int | None
+    ) -> Tensor:
+        privacy = self.parts.privacy
+        if privacy is None:
+            return values
+        if cohort > privacy.clients:
+            raise MessageError(
+                f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
+            )
+        generator = generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
+        shares = privacy.shares(cohort, threshold)
+        return privacy.protect(values, clip=clip, shares=shares, generator=generator)
+
+    def _check_grid(self, plan: Plan, terms: Terms) -> None:
+        """Refuse a grid that is too coarse or too narrow for the noise to be a normal one."""
+        privacy, grid = self.parts.privacy, terms.fixed_point
+        if privacy is None:
+            return
+        deviation = plan.clip * privacy.shares(len(terms.participants), terms.threshold).local
+        if grid.step > deviation * COARSEST * (1 + 1e-9):
+            raise MessageError(
+                f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's "
+                f"deviation of {deviation:g}, got {grid.step:g}"
+            )
+        if grid.bound < plan.clip + REACH * deviation:
+            raise MessageError(
+                f"client {self.client}: the fixed-point range must hold the clipping bound of {plan.clip:g} "
+                f"and {REACH:g} deviations of {deviation:g}, got {grid.bound:g}"
+            )
+
+
+def _decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:
+    """Return the values at the coordinates that a blob holds."""
+    first = next(iter(like.values()))
+    return decode(blob, {VALUES: first.new_empty(len(coordinates))})[VALUES]

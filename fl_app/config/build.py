@@ -1,0 +1,464 @@
+"""The composition root: config in, built objects out. Nothing below this sees a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from fl_app.adversary.attacker import Attacker
+from fl_app.adversary.passive import Chosen, Public
+from fl_app.client.client import ClientParts
+from fl_app.client.inspection import Inspection
+from fl_app.client.secure import SecureSettings
+from fl_app.config.compose import ConfigError, compose
+from fl_app.config.trust import NOBODY, Trust, compose_sent
+from fl_app.data import (
+    Dataset,
+    DataUnavailable,
+    Facts,
+    Samples,
+    Vocabulary,
+    facts_of,
+    label_histogram,
+    own_samples,
+    pixels,
+    split_validation,
+)
+from fl_app.data.balance import balance
+from fl_app.defenses import Defense, protect
+from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
+from fl_app.models.stored import load_weights
+from fl_app.seeding import SERVER, generator_for, seed_for, seeded
+from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
+from fl_app.text import WordPiece
+from fl_app.training import LocalData, PublicRound, parameters, task_of
+from fl_app.types import Manipulated
+
+ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
+"""Attacks that take no sample for an image, by what they take it for."""
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """What a server is made of."""
+
+    config: dict[str, Any]
+    dataset: Dataset
+    validation: Samples | None
+    """Those that choose the best round; they are not among the test samples."""
+    histogram: Tensor
+    """How many samples of each class or speaker (columns) each client (rows) trains on."""
+    model: nn.Module
+    spec: ModelSpec
+    strategy: FedSGD
+    public: Public
+    attacker: Attacker | None
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Samples of a client's own, instead of a part of what all clients share."""
+
+    root: str
+    facts: str
+    """What the server says of the task."""
+
+
+@lru_cache(maxsize=2)
+def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = None) -> ClientParts:
+    """Build what the clients of this process share, unless they have data of their ``own``."""
+    # the folder of the server's samples is none that such a client would look at
+    cfg = compose_sent(overrides, trust, places=False, unread=() if own is None else ("data.root",))
+    _prepare_process(cfg)
+    defense = _defense(cfg)
+    if own is None:
+        dataset, _ = _task(cfg, defense)
+        spec, data_of = _spec(cfg, dataset, defense), _local_data(cfg, dataset)
+    else:
+        facts = Facts.from_json(own.facts)
+        spec, data_of = _spec(cfg, facts, defense), _own_data(cfg, Path(own.root), facts)
+    if not trust.whole:
+        _check_size(spec)
+    return ClientParts(
+        model=spec,
+        trainer=_build(cfg, "training"),
+        defense=defense,
+        data_of=data_of,
+        device=_device(cfg.device),
+        dtype=getattr(torch, cfg.dtype),
+        seed=cfg.seed,
+        start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
+        privacy=_build(cfg, "dp"),
+        secure=_secure_settings(cfg),
+        training=cfg.client.mode == "train",
+        bn=cfg.bn,
+        norms=cfg.client.norms,
+        pin_model=cfg.client.pin_model,
+        inspection=_inspection(cfg, spec),
+    )
+
+
+def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
+    """Build what a server needs, anew: a strategy has a history."""
+    # its files are those of whoever starts the run, and so are those that the run writes
+    cfg = compose_sent(overrides, trust, places=True)
+    _prepare_process(cfg)
+    # here too: what clients cannot build is an error of the run, not of every client
+    defense, _ = _defense(cfg), _build(cfg, "training")
+    dataset, public = _task(cfg, defense)
+    if dataset.vocabulary is not None:
+        _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
+    spec = _spec(cfg, dataset, defense)
+    if not trust.whole:
+        _check_size(spec)
+    model = _model(cfg, spec, defense)
+    schedule = _build(cfg, "schedule")
+    strategy = _build(
+        cfg,
+        "strategy",
+        spec,
+        schedule,
+        clients=cfg.clients,
+        parameters=list(parameters(model)),
+        fraction=cfg.fraction,
+        exchange_buffers=cfg.bn == "sync",
+        timeout=cfg.timeout,
+        wait=cfg.wait,
+        facts=facts_of(dataset).to_json(),
+        seed=cfg.seed,
+        **_vector_parts(cfg, defense, model, public, schedule(1)),
+    )
+    config = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
+    manipulation = partial(_manipulation, cfg, model, dataset, public, isinstance(strategy, FedAvg))
+    dataset, validation = _split(cfg, dataset)
+    return ServerParts(
+        config=config,
+        dataset=dataset,
+        validation=validation,
+        histogram=label_histogram(
+            dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
+        ),
+        model=model,
+        spec=spec,
+        strategy=strategy,
+        public=Public(
+            num_classes=dataset.num_classes,
+            input_shape=dataset.in_shape,
+            mean=dataset.mean,
+            std=dataset.std,
+            defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
+            training=cfg.client.mode == "train",
+            local_batch_size=cfg.training.get("batch_size"),
+            vocabulary=dataset.vocabulary,
+        ),
+        attacker=_attacker(cfg, manipulation, dataset.vocabulary),
+    )
+
+
+def attack_parts(
+    overrides: str, spec: ModelSpec, vocabulary: Vocabulary | WordPiece | None = None
+) -> tuple[Attacker, nn.Module]:
+    """Build what an attack on a finished run needs: the attacker, and the model that was trained."""
+    cfg = compose(overrides)
+    _prepare_process(cfg)
+    attacker = _attacker(cfg, vocabulary=vocabulary)
+    if attacker is None:
+        raise ConfigError("attack: choose one; attack=none attacks nothing")
+    try:
+        # a run's folder may come from elsewhere: of other models only the one that is asked for is built
+        model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
+
+
+def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
+    """Return the numbers of the chosen rounds, in order, or "all"; ``last`` is the run's final round."""
+    if chosen == "all":
+        return "all"
+    listed = [chosen] if chosen == "last" else chosen
+    return sorted({rounds if number == "last" else number for number in listed})
+
+
+def _attacker(
+    cfg: DictConfig,
+    manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
+    vocabulary: Vocabulary | WordPiece | None = None,
+) -> Attacker | None:
+    """Build the attack in the forms that are asked for; one without a choice has its own form alone.
+
+    ``manipulation`` makes of an active attack what it does to a model; without, it can only
+    read what a run has seen.
+    """
+    if cfg.attack.method is None:
+        return None
+    wanted = cfg.attack.get("adaptive")
+    spell = None if vocabulary is None else vocabulary.decode
+    forms = {form: _attack(cfg, form) for form in ((False, True) if wanted == "both" else (bool(wanted),))}
+    return Attacker(
+        name=cfg.attack.name,
+        forms=forms,
+        grant_labels=cfg.attack.grant.labels,
+        # by name: this package never imports the attacks
+        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
+        score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
+        mse_below=cfg.audit.mse_below,
+        aligned=get_method("attacks.score.aligned"),
+        spell=spell,
+        pieces=() if vocabulary is None else vocabulary.pieces,
+        manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
+    )
+
+
+def _manipulation(
+    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, deltas: bool, attack: Any
+) -> Callable[[nn.Module], Manipulated] | None:
+    """Return what ``attack`` does to a model before a client gets it; None if it only watches."""
+    if not hasattr(attack, "manipulate"):
+        return None
+    known = dataset.test
+    if public is not None and cfg.attack.get("public") == "held_out":
+        known = public.train
+    manipulate = partial(
+        attack.manipulate,
+        in_shape=dataset.in_shape,
+        public=pixels(known.inputs, torch.device("cpu"), torch.float32),
+        mean=dataset.mean,
+        std=dataset.std,
+        deltas=deltas,
+    )
+    try:
+        manipulate(model)  # now, not in the attacked round
+    except ValueError as error:
+        raise ConfigError(f"attack: {error}") from error
+    return manipulate
+
+
+def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
+    if cfg.client.inspect == "off":
+        return None
+    return Inspection(
+        look=get_method("attacks.active.inspect_model"),
+        expected=build_model(spec, allowed=[spec.target]),
+        refuse=cfg.client.inspect == "refuse",
+    )
+
+
+def _attack(cfg: DictConfig, adaptive: bool) -> Any:
+    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack.method))
+    if "adaptive" in node:
+        node["adaptive"] = adaptive
+    return _build(OmegaConf.create({"attack": {"method": node}}), "attack.method")
+
+
+def _prepare_process(cfg: DictConfig) -> None:
+    """Apply what concerns the whole process."""
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+
+
+def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
+    """Call the factory that the node ``key`` names; what it refuses is a ConfigError."""
+    try:
+        # partial, then called: Hydra would take objects among the arguments for configs
+        factory = instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=True)
+        return factory(*args, **given)
+    except InstantiationException as error:
+        raise ConfigError(f"{key}: {error.__cause__ or error}") from error
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _defense(cfg: DictConfig) -> Defense:
+    try:
+        return protect(defense=_build(cfg, "defense"))
+    except TypeError as error:
+        raise ConfigError(f"defense: {error}") from error
+
+
+def _vector_parts(
+    cfg: DictConfig, defense: Defense, model: nn.Module, public: Dataset | None, lr: float
+) -> dict[str, Any]:
+    """Return what a strategy whose clients send vectors needs beside what all need."""
+    if defense.scheme is None or public is None:
+        return {}
+    privacy, aggregation = _build(cfg, "dp"), None
+    if cfg.secagg.enabled:
+        settings = {key: value for key, value in cfg.secagg.items() if key != "enabled"}
+        try:
+            aggregation = SecureAggregation(**settings)
+        except ValueError as error:
+            raise ConfigError(f"secagg: {error}") from error
+    for group, part in (("dp", privacy), ("secagg", aggregation)):
+        if part is not None and list(model.buffers()):
+            raise ConfigError(
+                f"{group}: a model with buffers sends more than its vector: take one with GroupNorm"
+            )
+    task = task_of(public)
+    data = LocalData(public.train, public.mean, public.std, cfg.seed, SERVER, task.predict, task.ask)
+    return {
+        "privacy": privacy,
+        "aggregation": aggregation,
+        "public": PublicRound(_build(cfg, "training"), model, data, lr),
+    }
+
+
+def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
+    """Return what a client insists on in secure rounds; None if there are none."""
+    return _secure_settings(compose_sent(overrides, trust, places=False))
+
+
+def _secure_settings(cfg: DictConfig) -> SecureSettings | None:
+    if not cfg.secagg.enabled:
+        return None
+    folder = cfg.secagg.identities
+    return SecureSettings(cfg.secagg.min_clients, None if folder is None else Path(folder))
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in parameters(model).items()}
+
+
+def _model(cfg: DictConfig, spec: ModelSpec, defense: Defense) -> nn.Module:
+    """Build the initial model, if it can be defended as asked."""
+    try:
+        with seeded(seed_for(cfg.seed, 0, SERVER, "model"), torch.device("cpu")):
+            model = build_model(spec, allowed=[spec.target])
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    if cfg.init is not None:
+        try:
+            load_weights(model, Path(cfg.init))
+        except ValueError as error:
+            raise ConfigError(f"init: {error}") from error
+    try:
+        if defense.check is not None:
+            defense.check(model)
+    except ValueError as error:
+        raise ConfigError(f"defense: {error}") from error
+    return model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
+
+
+def _spec(cfg: DictConfig, dataset: Dataset | Facts, defense: Defense) -> ModelSpec:
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.model))
+    target = settings.pop("_target_")
+    shape = {"num_classes": dataset.num_classes, "in_shape": list(dataset.in_shape)}
+    spec = ModelSpec(target, settings | shape)
+    return spec if defense.model is None else defense.model(spec)
+
+
+def _check_size(spec: ModelSpec) -> None:
+    try:
+        check_size(spec)
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+
+
+def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
+    """Return the clients' data, and public data if the defense or the attacker learns from some."""
+    dataset = _dataset(cfg)
+    if defense.scheme is None and cfg.attack.get("public") != "held_out":
+        return dataset, None
+    try:
+        public, rest = _build(cfg, "public")(dataset)
+    except ValueError as error:
+        raise ConfigError(f"public: {error}") from error
+    return rest, public
+
+
+def _check_tokens(cfg: DictConfig, what: str) -> None:
+    """Refuse what takes a sample for an image, or for something with one label."""
+    if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
+        choices = ", ".join(ON_TOKENS[what])
+        raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
+    if cfg.choices.defense in ("ats", "soteria"):
+        raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
+    if cfg.client.inspect != "off":
+        raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")
+
+
+def _dataset(cfg: DictConfig) -> Dataset:
+    return _load_dataset(OmegaConf.to_yaml(cfg.data))
+
+
+@lru_cache(maxsize=2)
+def _load_dataset(data: str) -> Dataset:
+    """Load a data set once a process."""
+    return cast(Dataset, _build(OmegaConf.create({"data": OmegaConf.create(data)}), "data"))
+
+
+def _split(cfg: DictConfig, dataset: Dataset) -> tuple[Dataset, Samples | None]:
+    try:
+        return split_validation(dataset, cfg.validation)
+    except ValueError as error:
+        raise ConfigError(f"validation: {error}") from error
+
+
+def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
+    """Return the indices of the samples that each client trains on."""
+    labels, generator = dataset.train.groups, generator_for(cfg.seed, 0, SERVER, "partition")
+    try:
+        parts = cast(list[Tensor], _build(cfg, "partition")(labels, clients, generator))
+    except ValueError as error:
+        raise ConfigError(f"partition: {error}") from error
+    if not cfg.balance:
+        return parts
+    return [
+        part[balance(labels[part], generator_for(cfg.seed, 0, client, "balance"))]
+        for client, part in enumerate(parts)
+    ]
+
+
+def _local_data(cfg: DictConfig, dataset: Dataset) -> Callable[[int, int], LocalData]:
+    task = task_of(dataset)
+
+    @lru_cache(maxsize=1)
+    def parts(clients: int) -> list[Tensor]:
+        return _partition(cfg, dataset, clients)
+
+    @lru_cache(maxsize=256)
+    def data_of(client: int, clients: int) -> LocalData:
+        samples = dataset.train.take(parts(clients)[client])
+        return LocalData(samples, dataset.mean, dataset.std, cfg.seed, client, task.predict, task.ask)
+
+    return data_of
+
+
+def _own_data(cfg: DictConfig, root: Path, facts: Facts) -> Callable[[int, int], LocalData]:
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.data))
+    target, task = settings.pop("_target_"), task_of(facts)
+
+    @lru_cache(maxsize=1)
+    def data_of(client: int, clients: int) -> LocalData:
+        try:
+            samples = own_samples(target, root, facts, settings)
+        except (ValueError, DataUnavailable) as error:
+            raise ConfigError(f"client {client}: its data-root: {error}") from error
+        if cfg.balance:
+            drawn = balance(samples.groups, generator_for(cfg.seed, 0, client, "balance"))
+            samples = samples.take(drawn)
+        return LocalData(samples, facts.mean, facts.std, cfg.seed, client, task.predict, task.ask)
+
+    return data_of
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: expected auto, cpu or cuda[:N], got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {name!r} was asked for, but torch sees no GPU")
+    return device

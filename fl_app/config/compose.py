@@ -1,0 +1,355 @@
+"""Overrides in, a checked config out: what Hydra composes from ``conf/``, or a reason in words.
+
+Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) says what
+it wants in one string of Hydra overrides, which travels in Flower's run config
+under ``overrides``; server and clients compose it from the same ``conf/``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fl_app.training import batch_norm
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
+CONF_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
+CONFIG_NAME = "config"
+DTYPES = ("float32", "float64")
+VECTOR_DEFENSES = ("fl_std", "fl_basic", "fl_cs", "fl_top")
+"""Those whose clients send one vector and keep nothing between rounds."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, with the reason in words."""
+
+
+class UnknownName(ConfigError):
+    """Overrides that name what is not there, whatever else they say."""
+
+
+@lru_cache(maxsize=256)
+def compose(overrides: str = "") -> DictConfig:
+    """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
+    wanted = split_overrides(overrides)
+    try:
+        config = OmegaConf.to_container(_compose(wanted), resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(wanted, error)) from error
+    _check(cast(dict[str, Any], config))
+    resolved = OmegaConf.create(config)
+    OmegaConf.set_readonly(resolved, True)
+    return cast(DictConfig, resolved)
+
+
+def swept_by_experiment(overrides: list[str]) -> list[str]:
+    """Return what the experiment among the overrides sweeps over, as overrides with several values."""
+    try:
+        params = _compose_all(overrides).hydra.sweeper.params or {}
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(overrides, error)) from error
+    return [f"{key}={values}" for key, values in params.items()]
+
+
+def study_of(experiment: str) -> dict[str, Any] | None:
+    """Return the ``study:`` of an experiment's file as it is written there; None if it has none."""
+    wanted = [f"experiment={experiment}"]
+    try:
+        composed = _compose_all(wanted)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(wanted, error)) from error
+    if "study" not in composed:
+        return None
+    if composed.hydra.sweeper.params:
+        raise ConfigError(f"{experiment}: a study sweeps in its parts; expected no hydra.sweeper.params")
+    # not resolved: overrides in it may refer to a cell's config
+    return cast(dict[str, Any], OmegaConf.to_container(composed.study))
+
+
+def split_overrides(overrides: str) -> list[str]:
+    """Split a string of overrides as a shell would."""
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(f"overrides: {error} in {overrides!r}") from error
+
+
+def join_overrides(overrides: Sequence[str]) -> str:
+    """Join overrides so that `split_overrides` gives them back."""
+    return shlex.join(overrides)
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Read overrides by Hydra's grammar."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise ConfigError(
+            f"{error.override}: cannot be read; expected key=value, with quotes around other signs: key='a^b'"
+        ) from error
+
+
+def key_of(override: str) -> str:
+    """Return the key or group that an override sets, adds or removes."""
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    return parsed.key_or_group
+
+
+def choices_of(override: Override) -> list[str] | None:
+    """Return what a group can be set to, or None if the override chooses nothing of a group."""
+    if not _is_group(override) or override.is_delete():
+        return None
+    return sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
+
+
+def quote(value: str | Path) -> str:
+    """Return ``value`` as a Hydra value, whatever signs it holds."""
+    # in Hydra's grammar a backslash is itself, except before a quote
+    inner = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
+    return f"'{inner}'"
+
+
+def _compose(overrides: list[str]) -> DictConfig:
+    """Compose, and put what was chosen by name in the place of Hydra's own settings."""
+    composed = _compose_all(overrides)
+    named = composed.hydra.runtime.choices.items()
+    choices = {group: name for group, name in named if "/" not in group and group != "experiment"}
+    OmegaConf.set_struct(composed, False)
+    OmegaConf.set_readonly(composed, False)
+    del composed["hydra"]
+    composed.pop("study", None)  # what is asked of all cells together; a claim's wording makes no other run
+    composed.choices = choices
+    return composed
+
+
+def _compose_all(overrides: list[str]) -> DictConfig:
+    with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
+        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+
+
+@contextmanager
+def _no_hydra() -> Iterator[None]:
+    """Set the Hydra of a surrounding ``fl-app`` aside; there is one a process."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def _explain(overrides: list[str], error: Exception) -> str:
+    """Say which override is wrong and what could stand there instead."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as bad_grammar:
+        return f"overrides: {bad_grammar}"
+    for override in parsed:
+        complaint = _wrong_choice(override)
+        if complaint:
+            return complaint
+    groups = [o.input_line for o in parsed if o.input_line and _is_group(o)]
+    try:
+        base = _compose(groups)
+    except HydraException:
+        return str(error)
+    for override in parsed:
+        if not _is_group(override) and not override.is_add() and not override.is_force_add():
+            complaint = _wrong_key(override.key_or_group, base)
+            if complaint:
+                return complaint
+    missing = OmegaConf.missing_keys(base) - {o.key_or_group for o in parsed}
+    if missing:
+        return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
+    return str(error)
+
+
+def _is_group(override: Override) -> bool:
+    return (CONF_DIR / override.key_or_group).is_dir() and "." not in override.key_or_group
+
+
+def _wrong_choice(override: Override) -> str | None:
+    choices = choices_of(override)
+    if choices is None or override.value() is None or override.value() in choices:
+        return None
+    return (
+        f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
+        f"{', '.join(choices)}{nearest(str(override.value()), choices)}"
+    )
+
+
+def _wrong_key(key: str, cfg: DictConfig) -> str | None:
+    node: Any = cfg
+    path = ""
+    for part in key.split("."):
+        names = [str(name) for name in node if name != "choices"] if OmegaConf.is_dict(node) else []
+        if OmegaConf.is_dict(node) and part not in node:
+            where = path or "the configuration"
+            return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{nearest(part, names)}"
+        if not OmegaConf.is_config(node):
+            return f"{key}: {path} is a value and has no keys"
+        node, path = node._get_node(part), f"{path}.{part}".strip(".")
+    return None
+
+
+def nearest(word: str, choices: Sequence[str]) -> str:
+    """Return which choice may have been meant, as words to end a message with."""
+    close = difflib.get_close_matches(word, choices)
+    if not close:
+        return ""
+
+    def likeness(choice: str) -> tuple[float, int]:
+        # two letters in the wrong order are more likely than three that are missing
+        return difflib.SequenceMatcher(None, choice, word).ratio(), -abs(len(choice) - len(word))
+
+    return f" (did you mean {max(close, key=likeness)}?)"
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Check the values that no factory checks."""
+    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "seed": (_whole(0), "a whole number of at least 0"),
+        "rounds": (_whole(1), "a whole number of at least 1"),
+        "clients": (_whole(1), "a whole number of at least 1"),
+        "evaluate_every": (_whole(1), "a whole number of at least 1"),
+        "validation": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "balance": (lambda v: isinstance(v, bool), "true or false"),
+        "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
+        "init": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),
+        "timeout": (lambda v: v is None or _positive(v), "null or a positive number of seconds"),
+        "wait": (_positive, "a positive number of seconds"),
+        "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
+        "bn": (lambda v: v in batch_norm.MODES, f"one of {', '.join(batch_norm.MODES)}"),
+        "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
+        "checkpoint": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
+        "resume": (lambda v: v is None or isinstance(v, str), "null or a run's folder"),
+        "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
+        "client.mode": (lambda v: v in ("train", "eval"), "one of train, eval"),
+        "client.pin_model": (lambda v: isinstance(v, bool), "true or false"),
+        "client.inspect": (lambda v: v in ("off", "warn", "refuse"), "one of off, warn, refuse"),
+        "client.norms": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.mse_below": (_positive, "a positive number"),
+        "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
+        "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.store": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.lpips": (lambda v: v in ("alex", "vgg"), "alex or vgg"),
+        "attack.rounds": (_rounds, "a list of rounds (from 1 on, or last), 'last' or 'all'"),
+        "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
+    }
+    for key, (fits, expected) in rules.items():
+        value = _at(config, key)
+        if not fits(value):
+            raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    adaptive = config["attack"].get("adaptive", False)
+    if adaptive != "both" and not isinstance(adaptive, bool):
+        raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
+    _check_together(config)
+
+
+def _check_together(config: Mapping[str, Any]) -> None:
+    """Check choices that do not go with each other."""
+    defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
+    vectors = defense in VECTOR_DEFENSES
+    if (vectors or defense == "adgp") and strategy != "fed_sgd":
+        raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
+    for group, off in (("dp", "none"), ("secagg", "off")):
+        chosen = _at(config, f"choices.{group}")
+        if chosen != off and not vectors:
+            raise ConfigError(
+                f"{group}: {group}={chosen} needs clients that send vectors at public coordinates "
+                f"and keep nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
+            )
+    if _at(config, "attack").get("viewpoint", "server") != "server":
+        _check_participant(config)
+    if defense == "fl_top" and _at(config, "defense.chosen_by") == "vote" and _attacks_first(config):
+        raise ConfigError(
+            "attack.rounds: in round 1 clients vote on coordinates, and there is no update to attack; got "
+            f"{_at(config, 'attack.rounds')}"
+        )
+    if _at(config, "choices.dp") == "client" and _at(config, "training.steps") is None:
+        raise ConfigError(
+            "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
+            "there are"
+        )
+    if defense in ("fl_basic", "fl_top") and (decay := _at(config, "training.weight_decay")):
+        raise ConfigError(
+            f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, got {decay}"
+        )
+
+
+def _attacks_first(config: Mapping[str, Any]) -> bool:
+    rounds = _at(config, "attack.rounds")
+    return _at(config, "attack.method") is not None and (rounds == "all" or 1 in rounds)
+
+
+def _check_participant(config: Mapping[str, Any]) -> None:
+    """Check that a participant can tell the others' sum from the models that it gets."""
+    attack, clients, defense = (_at(config, key) for key in ("attack", "clients", "choices.defense"))
+    if attack["viewpoint"] != "participant":
+        raise ConfigError(f"attack.viewpoint: must be server or participant, got {attack['viewpoint']!r}")
+    if not (_whole(0)(attack["by"]) and attack["by"] < clients and clients > 1):
+        raise ConfigError(
+            f"attack.by: must be one of at least two clients, got {attack['by']!r} of {clients}"
+        )
+    rounds = attack["rounds"]
+    latest = 1 if rounds == "all" else max((r for r in rounds if r != "last"), default=0)
+    if "last" in rounds or latest >= config["rounds"]:
+        raise ConfigError(
+            "attack.rounds: a participant needs the model of the round after the attacked one, got "
+            f"{rounds} of {config['rounds']} rounds"
+        )
+    if defense in (*VECTOR_DEFENSES, "adgp"):
+        raise ConfigError(
+            "attack.viewpoint: a participant is followed through strategy=fed_sgd or fed_avg alone, got "
+            f"defense={defense}"
+        )
+    fraction, momentum = _at(config, "fraction"), _at(config, "strategy.momentum")
+    if fraction != 1 or momentum:
+        raise ConfigError(
+            "attack.viewpoint: a participant knows the mean only if all take part and the server has no "
+            f"momentum, got fraction={fraction} and strategy.momentum={momentum}"
+        )
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """Return what stands at ``key``; overrides can remove anything."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and a run cannot do without it")
+        value = value[part]
+    return value
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _numbers(least: int) -> Callable[[Any], bool]:
+    return lambda value: value == "all" or (isinstance(value, list) and all(map(_whole(least), value)))
+
+
+def _rounds(value: Any) -> bool:
+    # what is left without "last" is numbers, or "all"
+    listed = [number for number in value if number != "last"] if isinstance(value, list) else value
+    return listed == "last" or _numbers(1)(listed)

@@ -1,0 +1,127 @@
+"""How far a process trusts the overrides that it is sent, and what it makes of those that it does not.
+
+In a simulation the overrides are what its user has typed, and may name anything. In a
+deployment they come from whoever started the run: there they name only callables that
+``conf/`` names at the same place, read no variable of the environment, and on a client
+no file. Which of the two it is cannot be told from the overrides: the engines say so in
+the node-config that they give to the apps, and whoever runs a node says it in his.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.config.compose import ConfigError, choices_of, compose, join_overrides, key_of, split_overrides
+from fl_app.config.conf_files import TARGET, Entry, entries_of, targets, values
+
+TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "overrides"
+"""Keys of a node-config."""
+PLACES = ("root", "pieces", "tokenizer", "init", "identities", "download")
+"""Names of settings that make a client read a file, or fetch one."""
+_WHO = "overrides from the network"
+_PLAIN_KEY = re.compile(r"\w+(\.\w+)*")
+_SPECIAL = re.compile(r"_\w+_")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What whoever runs this process grants to the overrides of a run."""
+
+    whole: bool = False
+    """They are his own: anything may stand there."""
+    targets: frozenset[str] = frozenset()
+    """Callables that they may name beside those of ``conf/``."""
+    own: str = ""
+    """Overrides of his own, which take the place of those for the same keys."""
+
+
+NOBODY = Trust()
+"""For overrides of strangers."""
+WHOLE = Trust(whole=True)
+"""For overrides that were typed where they are composed."""
+
+
+def trust_of(node_config: Mapping[str, Any]) -> Trust:
+    """Read the switches of whoever runs this process (`flwr run` leaves only the environment)."""
+    whole = node_config.get(TRUST_CONFIG, os.environ.get("FL_APP_TRUST_CONFIG") == "1")
+    listed = str(node_config.get(ALLOW_TARGETS, os.environ.get("FL_APP_ALLOW_TARGETS", "")))
+    names = frozenset(name.strip() for name in listed.split(",") if name.strip())
+    return Trust(bool(whole), names, str(node_config.get(OWN_OVERRIDES, "")))
+
+
+def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collection[str] = ()) -> DictConfig:
+    """Compose overrides as far as they are trusted.
+
+    ``places``: whether they may name files (a server's). ``unread``: keys of files that nobody will read.
+    """
+    sent, own = split_overrides(overrides), split_overrides(trust.own)
+    if not trust.whole:
+        for override in sent:
+            _check_words(override)
+    settled = {key_of(override) for override in own}
+    kept = [override for override in sent if key_of(override) not in settled] if own else sent
+    cfg = compose(join_overrides([*kept, *own]))
+    if not trust.whole:
+        for entry in entries_of(OmegaConf.to_container(cfg)):
+            _check_name(entry, trust)
+            if not places and entry.path[-1] in PLACES and entry.key not in {*settled, *unread}:
+                _check_place(entry)
+    return cfg
+
+
+def _check_words(override: str) -> None:
+    """Refuse what reaches beyond ``conf/`` while it is composed."""
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([override])
+    except HydraException as error:
+        raise ConfigError(f"{_WHO}: {error}") from error
+    key = parsed.key_or_group
+    # a search path of Hydra's may name any folder or package, a package of the override any place
+    if parsed.package is not None or not _PLAIN_KEY.fullmatch(key) or key.split(".")[0] == "hydra":
+        raise ConfigError(f"{_WHO}: {override!r} is no setting of a run: expected key=value or key.key=value")
+    if "${" in override:
+        raise ConfigError(f"{_WHO}: {override!r} refers to something; only conf/ itself may")
+    _check_choice(parsed)
+
+
+def _check_choice(override: Override) -> None:
+    choices = choices_of(override)
+    chosen = cast(Any, override.value())
+    if choices is None or chosen is None:
+        return
+    for name in chosen if isinstance(chosen, list) else [chosen]:
+        if name not in choices:  # such as a path
+            group = override.key_or_group
+            raise ConfigError(f"{_WHO}: {group} must be one of {', '.join(choices)}; got {name!r}")
+
+
+def _check_name(entry: Entry, trust: Trust) -> None:
+    name = entry.path[-1]
+    if not _SPECIAL.fullmatch(name):
+        return
+    if name != TARGET:
+        raise ConfigError(f"{_WHO}: {entry.key} is not a setting")
+    allowed = targets().get(entry.path[0], frozenset()) | trust.targets
+    if not isinstance(entry.value, str) or entry.value not in allowed:
+        raise ConfigError(
+            f"{_WHO}: {entry.key} must be one of {', '.join(sorted(allowed))}; got {entry.value!r}. Whoever "
+            "runs this process can allow it: FL_APP_ALLOW_TARGETS, or allow-targets in its node-config"
+        )
+
+
+def _check_place(entry: Entry) -> None:
+    if entry.value is None or entry.value in values(entry.key):
+        return
+    raise ConfigError(
+        f"{_WHO}: {entry.key} is this node's own affair, got {entry.value!r}. Whoever runs the node can set "
+        f"it: overrides='{entry.key}=…' in its node-config"
+    )

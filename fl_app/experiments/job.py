@@ -1,0 +1,117 @@
+"""One job of this project: the run that was asked for, and once more without its defense.
+
+A defended run alone cannot say what its defense cost in accuracy. The baseline
+has the same seed, data and clients; it is trained, not attacked, and lies in the
+run's folder, where the report finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+
+from fl_app import client_app, server_app
+from fl_app.config.compose import VECTOR_DEFENSES, ConfigError, compose, join_overrides, key_of, quote
+from fl_app.config.hash import hash_config
+from fl_app.flower import run_app
+from fl_app.report import BASELINE, write_report
+from fl_app.run.checkpoint import read_checkpoint
+from fl_app.run.result import read_result, run_folder
+
+logger = logging.getLogger(__name__)
+
+UNPROTECTED = ("fl_std", "none", "off")
+"""Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
+
+
+_COMMON_SETTINGS = ("strategy.server_lr", "strategy.momentum")
+
+
+def run_job(
+    overrides: list[str],
+    *,
+    folder: Path | None = None,
+    sweep: bool = False,
+    backend: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+) -> Path:
+    """Run what ``overrides`` describe and return the run's folder.
+
+    ``folder`` is where it goes unless the overrides say so themselves. ``backend``
+    overrides the engine's own settings. With ``resume=FOLDER`` among the overrides, the run that was cut
+    short there goes on, as it was begun.
+    """
+    overrides = _with_past(overrides)
+    cfg = compose(join_overrides(overrides))
+    if cfg.dp.get("secure") == "auto":
+        overrides = [*overrides, "dp.secure=false"]  # a simulation shall repeat
+    folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
+    engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
+
+    def run(wanted: list[str], where: Path) -> None:
+        config = {"overrides": join_overrides([*wanted, f"run_dir={quote(where)}"])}
+        run_app(
+            server_app.app, client_app.app, cfg.clients, run_config=config, engine=engine, verbose=verbose
+        )
+
+    run(overrides, folder)
+    if _wants_baseline(cfg, sweep=sweep):
+        run(_undefended(overrides, cfg.choices.defense), folder / BASELINE)
+        write_report(folder)
+    return folder
+
+
+def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Say whether ``folder`` has a checkpoint of the run that ``config`` describes."""
+    try:
+        saved, _ = read_checkpoint(folder)
+    except ConfigError as error:
+        logger.info("%s", error)
+        return False
+    return hash_config(saved.config) == hash_config(config)
+
+
+def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
+    """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
+    result = read_result(folder)
+    if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
+        return False
+    if _wants_baseline(config, sweep=sweep) and read_result(folder / BASELINE).get("status") != "finished":
+        return False
+    return (folder / "report.html").is_file()
+
+
+def _with_past(overrides: list[str]) -> list[str]:
+    """Return the overrides with those that the run to be resumed was begun with; new ones come last."""
+    resume = [override for override in overrides if key_of(override) == "resume"]
+    folder = compose(join_overrides(resume)).resume
+    if folder is None:
+        return overrides
+    given = {key_of(override) for override in overrides}
+    saved, _ = read_checkpoint(Path(folder))
+    return [*(o for o in saved.overrides if key_of(o) not in given), *overrides]
+
+
+def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
+    wanted = not sweep if config["baseline"] == "auto" else config["baseline"]
+    choices = config["choices"]
+    plain = (
+        choices["defense"] == "none" or (choices["defense"], choices["dp"], choices["secagg"]) == UNPROTECTED
+    )
+    return wanted and not plain
+
+
+def _undefended(overrides: list[str], defense: str) -> list[str]:
+    """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
+    groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
+    kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
+    if defense not in VECTOR_DEFENSES:
+        return [*kept, "defense=none", "attack=none"]
+    # some settings of a strategy are those of its scheme
+    kept = [o for o in kept if not key_of(o).startswith("strategy.") or key_of(o) in _COMMON_SETTINGS]
+    unprotected = zip(("defense", "dp", "secagg"), UNPROTECTED, strict=True)
+    return [*kept, *(f"{group}={choice}" for group, choice in unprotected), "attack=none"]

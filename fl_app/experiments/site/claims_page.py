@@ -1,0 +1,49 @@
+"""All claims in one table, those that do not hold first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, verdict_counts
+from fl_app.experiments.site.places import Places, link
+from fl_app.experiments.site.study_page import claim_words
+from fl_app.experiments.site.study_records import FAILS, HOLDS, OPEN, UNKNOWN
+from fl_app.experiments.site.verdict_words import verdict_mark, verdict_marks
+from fl_app.report.data.formats import DASH
+from fl_app.report.markup import Child, element, table
+
+_ORDER = (FAILS, OPEN, HOLDS, UNKNOWN)
+
+
+def claims_body(claims: Sequence[MergedClaim], places: Places) -> list[Child]:
+    """Return the content of the page."""
+    tested = sum(claim.p_all is not None for claim in claims)
+    rows: list[list[Child]] = [
+        [
+            verdict_mark(merged.verdict),
+            element("span", merged.claim.text, class_="sentence"),
+            link(f"{merged.study.what}, {merged.study.scale}", places.study(merged.study), places.root),
+            element("span", claim_words(merged), class_="sentence"),
+            _probability(merged.claim.p),
+            _probability(merged.p_all),
+        ]
+        for merged in sorted(claims, key=lambda merged: _ORDER.index(merged.verdict))
+    ]
+    return [
+        element("p", "Claims", class_="eyebrow"),
+        element("h1", "What the papers say, and what was found"),
+        verdict_marks(verdict_counts(claims)),
+        element(
+            "p",
+            f"{tested} of {len(claims)} claims were tested. p is how likely such a finding is by chance; "
+            "beside it, what becomes of it if all tested claims are judged together by Holm's correction. "
+            f"A claim holds if that is at most {LEVEL}. Claims without p were not measured, had too few "
+            "images or seeds, or compare numbers that are counted. ",
+            link("As JSON", places.root / "claims.json", places.root),
+        ),
+        table(["verdict", "claim", "from", "found", "p", "p among all"], rows, words=4) if rows else None,
+    ]
+
+
+def _probability(p: float | None) -> str:
+    return DASH if p is None else f"{p:.2g}"

@@ -1,0 +1,87 @@
+"""Where everything lies in the site, and what leads from one page to another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fl_app.experiments.site.study_records import StudyRecord
+from fl_app.report.markup import Child, Html, element, page, relative_link
+
+_PAGES = {
+    "index.html": "Experiments",
+    "frontier.html": "Frontier",
+    "claims.html": "Claims",
+    "gallery.html": "Gallery",
+    "comparison.html": "All runs",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """The files of one site."""
+
+    root: Path
+    studies: Mapping[Path, Path]
+    """By the experiment's folder: its page."""
+    reports: Mapping[Path, Path]
+    """By the run's folder: its report."""
+
+    def study(self, study: StudyRecord) -> Path:
+        """Return the page of an experiment."""
+        return self.studies[study.folder]
+
+    def report(self, run: Path) -> Path | None:
+        """Return the report of a run, if the site has it."""
+        return self.reports.get(run.resolve())
+
+    def links(self, path: Path) -> Html:
+        """Return what leads from a page to the main ones."""
+        here = path.relative_to(self.root).as_posix()
+        return element(
+            "nav",
+            [
+                element(
+                    "a",
+                    name,
+                    href=relative_link(self.root / file, path.parent),
+                    aria_current="page" if file == here else None,
+                )
+                for file, name in _PAGES.items()
+                if file != "comparison.html" or self.reports
+            ],
+        )
+
+    def write(self, path: Path, title: str, body: Child) -> None:
+        """Write a page with links to the others above its content."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(title, [self.links(path), body], wide=True), encoding="utf-8")
+
+
+def plan_places(root: Path, studies: Sequence[StudyRecord], runs: Sequence[Path]) -> Places:
+    """Give every experiment and every run a place of its own."""
+    pages: dict[Path, Path] = {}
+    for study in studies:
+        name = _free(f"{study.name}-{study.scale}", {page.stem for page in pages.values()})
+        pages[study.folder] = root / "studies" / f"{name}.html"
+    folders = [run.resolve() for run in runs]
+    base = os.path.commonpath([folder.parent for folder in folders]) if folders else ""
+    reports = {folder: root / "runs" / os.path.relpath(folder, base) / "report.html" for folder in folders}
+    return Places(root, pages, reports)
+
+
+def link(words: Child, target: Path, base: Path) -> Html:
+    """Return a link from a page in the folder ``base``."""
+    return element("a", words, href=relative_link(target, base))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "study"
+    return next(
+        candidate
+        for number in range(1, len(taken) + 2)
+        if (candidate := plain if number == 1 else f"{plain}-{number}") not in taken
+    )

@@ -1,0 +1,124 @@
+"""All experiments as one Markdown file: tables, verdicts, how each was run, and words of a reader's own.
+
+Paragraphs that begin with "In words:" are kept, each with its experiment; all else is made anew from
+`study.json` files.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
+from fl_app.experiments.site.papers import in_order, paper_name
+from fl_app.experiments.site.study_page import claim_words
+from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
+from fl_app.experiments.studies.study_file import VARIANT
+from fl_app.experiments.studies.table import markdown_rows
+
+WORDS = "In words: "
+_ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
+_OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def write_results(paths: Sequence[Path], file: Path) -> Path:
+    """Write what all experiments below ``paths`` found to ``file``; figures go into a folder beside it."""
+    if file.suffix != ".md":
+        raise ValueError(f"--results: expected a file that ends in .md, got {file}")
+    studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
+    if not studies:
+        raise FileNotFoundError(f"expected a {STUDY} below {', '.join(map(str, paths))}")
+    words = _kept_words(file)
+    if lost := words.keys() - {_key(study) for study in studies}:
+        raise ValueError(
+            f"{file}: has words on {', '.join(sorted(lost))}, but no {STUDY} of that was found; remove them"
+        )
+    claims = merge_claims(studies)
+    pictures = file.with_suffix("")
+    for old in pictures.glob("*.png"):
+        old.unlink()
+    sections = [_opening(claims)]
+    for paper in in_order(study.paper for study in studies):
+        sections.append(f"## {paper_name(paper)}")
+        for study in studies:
+            if study.paper == paper:
+                mine = [claim for claim in claims if claim.study is study]
+                sections.append(_section(study, mine, words.get(_key(study)), pictures))
+    file.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return file
+
+
+def _key(study: StudyRecord) -> str:
+    return f"{study.name}-{study.scale}"
+
+
+def _kept_words(file: Path) -> dict[str, str]:
+    """Return the paragraphs of an earlier file that somebody wrote, by experiment."""
+    if not file.exists():
+        return {}
+    _, *parts = _ANCHOR.split(file.read_text(encoding="utf-8"))
+    found = {key: _OWN_WORDS.findall(text) for key, text in zip(parts[::2], parts[1::2], strict=True)}
+    return {key: "\n\n".join(map(str.strip, words)) for key, words in found.items() if words}
+
+
+def _opening(claims: Sequence[MergedClaim]) -> str:
+    counts = ", ".join(f"{count} × {verdict}" for verdict, count in verdict_counts(claims).items() if count)
+    return "\n\n".join(
+        [
+            "# Results",
+            "Every table and figure of the papers, as measured: ours, and in brackets the paper's. Made by "
+            "`fl-app-report --results FILE multirun` from what the commands below left there; only the "
+            f'paragraphs that begin with "{WORDS.strip()}" are written by hand.',
+            f"{len(claims)} claims: {counts}. A claim holds if its probability by chance, after Holm's "
+            f"correction for the tested claims of all experiments, is at most {LEVEL}. "
+            "[studies.md](studies.md) says what is tested, and how.",
+        ]
+    )
+
+
+def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
+    done = sum(cell.status == "finished" for cell in study.cells)
+    facts = [f"`{study.command}`", f"{done} of {len(study.cells)} cells"]
+    facts += [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(study.seeds)}"] if study.seeds else []
+    facts.append(f"measured {study.measured}")
+    table = study.folder / "table.md"
+    parts = [
+        f'<a id="{_key(study)}"></a>\n### {study.heading}',
+        " · ".join(facts),
+        study.honest,
+        *study.notes,
+        table.read_text(encoding="utf-8").strip() if table.is_file() and study.lines else "",
+        *_figures(study, pictures),
+        _claims(claims),
+        words or "",
+        _missing(study),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _figures(study: StudyRecord, pictures: Path) -> list[str]:
+    """Copy the figures of a study that is one of the paper's figures, and return what shows them."""
+    if not study.what.startswith("Fig"):
+        return []
+    shown = []
+    for number, figure in enumerate(study.figures, 1):
+        if figure.picture is not None:
+            pictures.mkdir(parents=True, exist_ok=True)
+            copy = pictures / f"{_key(study)}-{number}.png"
+            shutil.copyfile(figure.picture, copy)
+            shown.append(f"![{figure.title}]({copy.relative_to(pictures.parent).as_posix()})")
+    return shown
+
+
+def _claims(claims: Sequence[MergedClaim]) -> str:
+    rows = [["claim", "verdict", "found"], ["---"] * 3]
+    rows += [[merged.claim.text, f"**{merged.verdict}**", claim_words(merged)] for merged in claims]
+    return markdown_rows(rows) if claims else ""
+
+
+def _missing(study: StudyRecord) -> str:
+    return (
+        "\n".join(["Not reproduced:", "", *(f"- {line}" for line in study.missing)]) if study.missing else ""
+    )

@@ -1,0 +1,207 @@
+"""What can be read of a finished run, by name: of every image, of every attacked update, or of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_app.config.compose import ConfigError, nearest
+from fl_app.report.data.records import Attack, Run
+
+IMAGE_METRICS = ("psnr", "ssim", "lpips", "mse")
+_LOWER_LEAKS_MORE = (
+    *("lpips", "mse", "attack.token_wer", "attack.token_error_rate", "attack.objective"),
+    *("attack.iterations", "attack.iterations_mse", "trace.mse", "trace.distance"),
+)
+_NEVER_REACHED = ("attack.iterations", "attack.iterations_mse")
+TRACED = ("mse", "distance", "tokens", "layers")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity; its ``unit`` is what one value of it belongs to: an image, an update or a seed."""
+
+    name: str
+    unit: str
+    counted: bool = False
+    """Whether it follows from the settings alone, so that there is nothing to test."""
+
+    @property
+    def lower_leaks_more(self) -> bool:
+        """Whether a lower value is worse for the user."""
+        return self.name in _LOWER_LEAKS_MORE or self.name.startswith("trace.layers.")
+
+    @property
+    def traced(self) -> bool:
+        """Whether it is known of every snapshot of a search."""
+        return self.name.startswith("trace.")
+
+    @property
+    def may_not_be_found(self) -> bool:
+        """Whether no value says that the attack did not find what it sought."""
+        return self.unit == "image" or self.name in _NEVER_REACHED
+
+
+def _mean_bytes(of: str) -> Callable[[Run], float | None]:
+    def per_client(run: Run) -> float | None:
+        total, answers = getattr(run, of), sum(r.clients or 0 for r in run.rounds)
+        return None if total is None or not answers else total / answers
+
+    return per_client
+
+
+def _compression(run: Run) -> float | None:
+    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    return None if up is None or down is None or dense is None or not up + down else dense / (up + down)
+
+
+def _residual_square(run: Run) -> float | None:
+    norms = [r.residual_norm for r in run.rounds if r.residual_norm is not None]
+    return max(norms) ** 2 if norms else None
+
+
+_OF_RUN: dict[str, Callable[[Run], float | None]] = {
+    **{
+        name: lambda run, name=name: getattr(run, name)  # type: ignore[misc]
+        for name in ("accuracy", "best_accuracy", "balanced_accuracy", "auroc", "wer", "seconds")
+    },
+    "residual_square": _residual_square,
+    "best_round": lambda run: None if run.best_round is None else float(run.best_round),
+    "loss": lambda run: next((r.loss for r in reversed(run.rounds) if r.loss is not None), None),
+}
+_COUNTED: dict[str, Callable[[Run], float | None]] = {
+    **{
+        name: lambda run, name=name: getattr(run, name)  # type: ignore[misc]
+        for name in (
+            "uplink_bytes",
+            "downlink_bytes",
+            "dense_bytes",
+            "epsilon",
+            "epsilon_server",
+            "parameters",
+        )
+    },
+    "uplink_per_client": _mean_bytes("uplink_bytes"),
+    "downlink_per_client": _mean_bytes("downlink_bytes"),
+    "compression": _compression,
+}
+_OF_ROUND = (
+    "accuracy",
+    "balanced_accuracy",
+    "auroc",
+    "wer",
+    "loss",
+    "train_loss",
+    "uplink_bytes",
+    "downlink_bytes",
+    "epsilon",
+    "epsilon_server",
+    "residual_norm",
+    "gradient_norm",
+    "pruned_share",
+    "bytes_per_client",
+    "dense_share",
+    "validation_accuracy",
+)
+_CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
+"""Bytes up to a round over all clients, drawn or not: what the training costs one of them on average."""
+RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
+
+
+def metric_of(name: Any, place: str) -> Metric:
+    """Return the metric of that name, or say which ones there are."""
+    known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_CUMULATED, *_OF_ROUND]
+    if name in IMAGE_METRICS:
+        return Metric(name, "image")
+    if name in known:
+        return Metric(name, "seed", counted=name in (*_COUNTED, *_CUMULATED))
+    prefix, _, rest = str(name).partition(".")
+    if prefix in ("labels", "attack") and rest:
+        return Metric(name, "update")
+    if prefix == "trace" and rest.split(".")[0] in TRACED and (rest.count(".") > 0) == (rest[:6] == "layers"):
+        return Metric(name, "update")
+    if prefix in RESULT_PARTS and rest:
+        return Metric(name, "seed")
+    raise ConfigError(
+        f"{place}: {name!r} is no metric; there are {', '.join(dict.fromkeys(known))}, "
+        f"labels.… and attack.… for numbers of an attack's entry, trace.mse, trace.distance, trace.tokens "
+        f"and trace.layers.… for those of a search, and {'.…, '.join(RESULT_PARTS)}.… "
+        f"for others of result.json{nearest(str(name), known)}"
+    )
+
+
+def read_run(metric: Metric, run: Run, raw: Mapping[str, Any]) -> float | None:
+    """Return a metric of the whole run."""
+    read = _OF_RUN.get(metric.name) or _COUNTED.get(metric.name)
+    if read is not None:
+        return read(run)
+    if metric.name in _CUMULATED:
+        return next(reversed(_cumulate(metric, run).values()), None)
+    if metric.name in _OF_ROUND:
+        values = [getattr(r, metric.name) for r in run.rounds]
+        return next((value for value in reversed(values) if value is not None), None)
+    value: Any = raw
+    for key in metric.name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
+    """Return a metric by round, where it was measured."""
+    if metric.name in _CUMULATED:
+        return _cumulate(metric, run)
+    if metric.name not in _OF_ROUND:
+        return {}
+    found = {r.round: getattr(r, metric.name) for r in run.rounds}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def has_rounds(metric: Metric) -> bool:
+    """Whether the metric has a value of every round."""
+    return metric.name in _OF_ROUND or metric.name in _CUMULATED
+
+
+def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
+    """Return a metric by iteration of the search, where a snapshot of it was kept."""
+    prefix, _, name = metric.name.removeprefix("trace.").partition(".")
+    found: dict[int, float | None]
+    if prefix == "tokens":
+        reads = () if attack.sentence is None else attack.sentence.reads
+        found = {read.iteration: read.accuracy for read in reads if read.iteration is not None}
+    elif prefix == "layers":
+        found = {point.iteration: point.layers.get(name) for point in attack.trace}
+    else:
+        found = {point.iteration: getattr(point, prefix) for point in attack.trace}
+    return {iteration: value for iteration, value in sorted(found.items()) if value is not None}
+
+
+def at_iteration(values: Mapping[int, Any], iteration: int | None) -> Any:
+    """Return the last value that is not of a later iteration: a search that has ended stays where it is."""
+    known = [number for number in values if iteration is None or number <= iteration]
+    return values[max(known)] if known else None
+
+
+def read_attack(metric: Metric, attack: Attack, iteration: int | None = None) -> tuple[float | None, ...]:
+    """Return a metric of an attacked update: a value for each image, or one."""
+    if metric.traced:
+        return (at_iteration(read_trace(metric, attack), iteration),)
+    if metric.unit == "image":
+        scores: tuple[float | None, ...] = getattr(attack, metric.name)
+        return scores
+    prefix, _, name = metric.name.partition(".")
+    if prefix == "labels":
+        return (attack.labels.get(name),)
+    value = getattr(attack, name, None) if name in ("objective", "seconds") else attack.others.get(name)
+    return (value,)
+
+
+def _cumulate(metric: Metric, run: Run) -> dict[int, float]:
+    clients, total, found = run.amount("clients"), 0.0, dict[int, float]()
+    for entry in run.rounds:
+        spent = getattr(entry, _CUMULATED[metric.name])
+        if spent is None or not clients:
+            return found
+        total += spent
+        found[entry.round] = total / clients
+    return found

@@ -1,0 +1,115 @@
+"""Run the cells of a study that are not finished, and write what all of them say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fl_app.config.compose import ConfigError, nearest
+from fl_app.experiments.job import is_done
+from fl_app.experiments.studies.claims import judge
+from fl_app.experiments.studies.figures import gather
+from fl_app.experiments.studies.measured import Measured, read_cell
+from fl_app.experiments.studies.page import Findings
+from fl_app.experiments.studies.plan import Planned, check_selectors, check_settings, plan_cells
+from fl_app.experiments.studies.study_file import DEFAULT_SCALE, VARIANT, Study, read_study
+from fl_app.experiments.studies.table import fill_table
+from fl_app.experiments.studies.writing import write_study
+from fl_app.experiments.sweep import Cell, SweepEnd, cell_name, run_sweep
+
+CELLS = "cells"
+"""The folder of the cells of all studies below one root: the same config in two studies is run once."""
+_HASH_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class StudyOrder:
+    """What a command asks of a study."""
+
+    name: str
+    raw: Mapping[str, Any]
+    """The study as its file has it."""
+    command: str
+    scale: str = DEFAULT_SCALE
+    parts: tuple[str, ...] = ()
+    """Empty: all."""
+    overrides: tuple[str, ...] = ()
+    root: Path = Path("multirun")
+    """Where all studies lie, and the cells that they share."""
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class StudyEnd:
+    """What a study found, the page that says it, and which cells failed."""
+
+    found: Findings
+    page: Path
+    failed: Sequence[str]
+
+
+def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
+    """Run and write a study; one that is interrupted writes what there is by then, too."""
+    study = read_study(order.name, order.raw, order.scale)
+    own = plan_cells(study)
+    check_selectors(study, own)
+    asked = _asked(study, order.parts)
+    cells = plan_cells(asked, order.overrides) if order.parts or order.overrides else own
+    check_settings(cells)
+    runs = [Cell(cell.overrides, order.root / CELLS, cell.name) for cell in cells]
+    try:
+        end = run_sweep(runs, say, jobs=order.jobs)
+    except KeyboardInterrupt:
+        _write(order, study, cells, {})
+        raise
+    return _write(order, study, cells, end.reasons, end)
+
+
+def _asked(study: Study, parts: Sequence[str]) -> Study:
+    names = [part.name for part in study.parts]
+    if unknown := [part for part in parts if part not in names]:
+        raise ConfigError(
+            f"parts: {study.name} has {', '.join(names)}, got {unknown[0]!r}{nearest(unknown[0], names)}"
+        )
+    return replace(study, parts=tuple(part for part in study.parts if not parts or part.name in parts))
+
+
+def _write(
+    order: StudyOrder,
+    study: Study,
+    cells: Sequence[Planned],
+    reasons: Mapping[int, str],
+    end: SweepEnd | None = None,
+) -> StudyEnd:
+    pool = order.root / CELLS
+    measured = [_measure(cell, pool, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
+    found = Findings(
+        study,
+        order.command,
+        measured,
+        fill_table(study, measured),
+        [gather(figure, measured) for figure in study.figures],
+        judge(study.claims, measured),
+    )
+    home = order.root / study.name / study.scale
+    return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
+
+
+def _measure(cell: Planned, pool: Path, reason: str) -> Measured:
+    try:
+        folder = pool / cell_name(cell.config)
+    except ConfigError:  # it failed, for that reason
+        return read_cell(cell, pool, reason)
+    return read_cell(cell, folder, None if is_done(folder, cell.config, sweep=True) else reason)
+
+
+def _variant(order: StudyOrder) -> str:
+    """Return the folder of what is written: cells are shared by all commands, tables are not."""
+    if not order.parts and not order.overrides:
+        return "."
+    asked = json.dumps([sorted(order.parts), sorted(order.overrides)])
+    return f"{VARIANT}{hashlib.sha256(asked.encode()).hexdigest()[:_HASH_DIGITS]}"

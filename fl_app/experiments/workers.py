@@ -1,0 +1,130 @@
+"""Several processes that work a list off; one that dies costs its own task and is replaced.
+
+An interruption reaches the process that waits for the others, which passes it on: a worker
+takes it as its own, so that what it works on ends as an interrupted run does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fl_app.console.progress import Report, relay_to, show_relayed
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_SECONDS_TO_END = 30.0
+
+
+class Died(NamedTuple):
+    """What became of a task whose process ended before it did."""
+
+    exit_code: int | None
+
+
+class _Done(NamedTuple, Generic[Result]):
+    result: Result
+
+
+class _Worker:
+    """One process, and the task that it has."""
+
+    def __init__(self, work: Callable[[Any], Any], prepare: Callable[[], None]) -> None:
+        # spawned: threads of torch do not survive a fork
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, work, prepare))
+        self.process.start()
+        theirs.close()  # so that its death is the end of what it says
+        self.task: int | None = None
+
+
+def work_off(
+    tasks: Sequence[Task],
+    work: Callable[[Task], Result],
+    *,
+    jobs: int,
+    prepare: Callable[[], None],
+    begun: Callable[[int], None],
+) -> Iterator[tuple[int, Result | Died]]:
+    """Yield the number and the result of every task, as they end; ``begun`` hears when one is handed out.
+
+    ``work`` and ``prepare``, which every process calls first, are functions of a module.
+    """
+    left = list(range(len(tasks)))
+    workers: list[_Worker] = []
+
+    def hand_out(worker: _Worker) -> None:
+        worker.task = left.pop(0)
+        begun(worker.task)
+        worker.connection.send(tasks[worker.task])
+
+    try:
+        while left or any(worker.task is not None for worker in workers):
+            while left and len(workers) < min(jobs, len(tasks)):
+                workers.append(_Worker(work, prepare))
+                hand_out(workers[-1])
+            for worker in _ready(workers):
+                told = _hear(worker)
+                if told is None:
+                    continue
+                number, worker.task = worker.task, None
+                if isinstance(told, Died):
+                    workers.remove(worker)
+                elif left:
+                    hand_out(worker)
+                if number is not None:
+                    yield number, told if isinstance(told, Died) else told.result
+    finally:
+        _end(workers)
+
+
+def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
+    heard = wait([worker.connection for worker in workers if worker.task is not None])
+    return [worker for worker in workers if worker.connection in heard]
+
+
+def _hear(worker: _Worker) -> _Done[Any] | Died | None:
+    """Return how a worker's task ended; None if it only says how far it is."""
+    try:
+        told = worker.connection.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        return Died(worker.process.exitcode)
+    if isinstance(told, Report):
+        show_relayed(worker.process.pid, told)
+        return None
+    if not isinstance(told, _Done):
+        raise TypeError(f"work_off: expected a result from process {worker.process.pid}, got {told!r}")
+    return told
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        if worker.task is None:
+            with suppress(OSError):
+                worker.connection.send(None)
+        else:
+            worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_SECONDS_TO_END)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.connection.close()
+
+
+def _serve(connection: Connection, work: Callable[[Any], Any], prepare: Callable[[], None]) -> None:
+    # a terminal interrupts all its processes; here the one that waits decides, and says so by SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    relay_to(connection.send)
+    prepare()
+    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
+        while (task := connection.recv()) is not None:
+            connection.send(_Done(work(task)))

@@ -1,0 +1,1 @@
+"""Values of a report: records of runs, scores, comparisons and their number formats."""

@@ -1,0 +1,208 @@
+"""Accuracy against worst-case leakage: one point for every protected system, seeds joined.
+
+A defense's accuracy often comes from long training runs and its leakage from short
+attacked ones. They are joined if their configs differ in nothing but the attack, the
+number of rounds and the machine: what a client sends in an attacked round is then the same.
+Noise that is made to last for all rounds is another noise in a shorter run, so there
+the rounds have to be the same, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from fl_app.report.data.comparison import ComparisonRow, Spread, spread_of, tell_apart, without_seed
+from fl_app.report.data.formats import format_short
+from fl_app.report.data.records import Attack, Run, as_mapping
+from fl_app.report.data.scores import SSIM, Form, means_by_form
+from fl_app.report.data.update_kinds import as_sent
+
+Leakage = Literal["mean", "best"]
+"""Mean SSIM of all images under the worse form of the attack, or that of the attacker's best image."""
+
+LEAKAGES: tuple[Leakage, ...] = get_args(Leakage)
+
+_NOT_THE_SYSTEM = frozenset(
+    {"attack", "audit", "rounds", "evaluate_every", "validation", "baseline"}
+    | {"timeout", "wait", "engine", "device", "threads"}
+)
+"""Settings of who attacks, how long and where it runs: what a client sends does not depend on them."""
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One protected system."""
+
+    defense: str
+    settings: Mapping[str, str]
+    """What tells it from others of the same defense, model and data."""
+    model: str
+    data: str
+    accuracy: Spread
+    leaks: Mapping[Leakage, Spread]
+    bytes: float | None
+    """Of the whole training, both ways."""
+    epsilon: float | None
+    """Against the server, after the whole training."""
+    worst_form: Form
+    """The one with the highest mean."""
+    tries: frozenset[tuple[str, int | None]]
+    """Attacks that were made, with the size of the attacked batch."""
+    trained: ComparisonRow
+    """The runs that the accuracy, the bytes and ε are of."""
+    attacked: tuple[ComparisonRow, ...]
+    """The runs that leaked."""
+
+    @property
+    def label(self) -> str:
+        """The short name, for the chart: settings without the path to them."""
+        words = [f"{path.rpartition('.')[2]}={value}" for path, value in self.settings.items()]
+        epsilon = [] if self.epsilon is None else [f"ε {format_short(self.epsilon)}"]
+        return ", ".join([self.defense, *words, *epsilon])
+
+    @property
+    def full_name(self) -> str:
+        """The name with the whole paths of its settings."""
+        return ", ".join([self.defense, *(f"{path}={value}" for path, value in self.settings.items())])
+
+    @property
+    def joined(self) -> bool:
+        """Whether accuracy and leakage come from different runs."""
+        return any(row is not self.trained for row in self.attacked)
+
+    @property
+    def rounds(self) -> int:
+        """How long the model was trained."""
+        return _length(self.trained)
+
+
+class LeftOut(NamedTuple):
+    """What is not in the chart, and why."""
+
+    name: str
+    reason: str
+
+
+class Panel(NamedTuple):
+    """Points that can be compared: the same model on the same data."""
+
+    model: str
+    data: str
+    points: list[FrontierPoint]
+    left_out: list[LeftOut]
+
+
+def frontier_panels(rows: Iterable[ComparisonRow]) -> list[Panel]:
+    """Return a panel for each model and data that have a point or something that is left out."""
+    by_place: dict[tuple[str, str], list[ComparisonRow]] = {}
+    for row in rows:
+        by_place.setdefault((row.model, row.data), []).append(row)
+    return [_panel(*place, found) for place, found in by_place.items()]
+
+
+def pareto(points: Sequence[FrontierPoint], by: Leakage) -> frozenset[int]:
+    """Return the positions of points than which no other is as good in both ways and better in one."""
+    values = [(point.accuracy.mean, -point.leaks[by].mean) for point in points]
+
+    def beaten(mine: tuple[float, float]) -> bool:
+        return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in values)
+
+    return frozenset(i for i, mine in enumerate(values) if not beaten(mine))
+
+
+def _panel(model: str, data: str, rows: list[ComparisonRow]) -> Panel:
+    systems: dict[str, list[ComparisonRow]] = {}
+    for row in rows:
+        key = json.dumps([row.defense, _system(row.runs[0])], sort_keys=True, default=str)
+        systems.setdefault(key, []).append(row)
+    firsts = [alike[0] for alike in systems.values()]
+    settings = tell_apart((row.defense for row in firsts), (_system(row.runs[0]) for row in firsts))
+    longest = max(_length(row) for row in rows)
+    points, left_out = [], []
+    for alike, differs in zip(systems.values(), settings, strict=True):
+        made = _point(alike, differs, longest)
+        points += [made] if isinstance(made, FrontierPoint) else []
+        left_out += [made] if isinstance(made, LeftOut) else []
+    return Panel(model, data, points, left_out)
+
+
+def _system(run: Run) -> Mapping[str, object]:
+    config = {key: value for key, value in run.config.items() if key not in _NOT_THE_SYSTEM}
+    config["choices"] = {
+        key: value
+        for key, value in as_mapping(run.config.get("choices")).items()
+        if key not in _NOT_THE_SYSTEM
+    }
+    for part in ("dp", "defense"):
+        # a noise that is set does not depend on how long it has to last
+        if as_mapping(config.get(part)).get("noise_multiplier") is not None:
+            config[part] = {key: v for key, v in as_mapping(config[part]).items() if key != "rounds"}
+    return as_mapping(without_seed(config))
+
+
+def _point(rows: list[ComparisonRow], settings: Mapping[str, str], longest: int) -> FrontierPoint | LeftOut:
+    name = ", ".join([rows[0].defense, *(f"{path}={value}" for path, value in settings.items())])
+    finished = [row for row in rows if row.status == "finished"]
+    if not finished:
+        return LeftOut(name, rows[0].status)
+    # where others were trained, the accuracy after one round is that of an attack's run
+    long = [row for row in finished if _length(row) > 1 or longest <= 1]
+    trained = [(row, accuracy) for row in long if (accuracy := _finite(row.accuracy))]
+    if not trained:
+        return LeftOut(name, "no accuracy of a trained model")
+    attacked = [row for row in finished if _finite(row.defended.mean["ssim"])]
+    if not attacked:
+        return LeftOut(name, "no attack whose images were scored")
+    # max takes the first of equals
+    training, accuracy = max(trained, key=lambda found: (_length(found[0]), len(found[0].runs)))
+    attacks = [attack for row in attacked for run in row.runs for attack in as_sent(run)]
+    forms = means_by_form(SSIM, attacks)
+    return FrontierPoint(
+        defense=training.defense,
+        settings=settings,
+        model=training.model,
+        data=training.data,
+        accuracy=accuracy,
+        leaks={
+            "mean": _worst(row.defended.mean["ssim"] for row in attacked),
+            "best": _worst(row.defended.worst["ssim"] for row in attacked),
+        },
+        bytes=_mean(_sent(run) for run in training.runs),
+        epsilon=_mean(
+            run.epsilon if run.epsilon_server is None else run.epsilon_server for run in training.runs
+        ),
+        worst_form=max(forms, key=lambda form: forms[form]),
+        tries=frozenset((attack.name, attack.batch_size) for attack in attacks if _is_scored(attack)),
+        trained=training,
+        attacked=tuple(attacked),
+    )
+
+
+def _length(row: ComparisonRow) -> int:
+    return max(len(run.rounds) for run in row.runs)
+
+
+def _finite(spread: Spread | None) -> Spread | None:
+    return spread if spread is not None and math.isfinite(spread.mean) else None
+
+
+def _is_scored(attack: Attack) -> bool:
+    return any(value is not None for value in attack.ssim)
+
+
+def _worst(spreads: Iterable[Spread | None]) -> Spread:
+    return max((spread for spread in spreads if spread is not None), key=lambda spread: spread.mean)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    spread = spread_of(values)
+    return None if spread is None else spread.mean
+
+
+def _sent(run: Run) -> float | None:
+    up, down = run.uplink_bytes, run.downlink_bytes
+    return None if up is None or down is None else up + down

@@ -1,0 +1,35 @@
+"""What privacy has cost so far, round by round, beside the budget."""
+
+from __future__ import annotations
+
+import math
+
+from fl_app.report.charts.plots import Curve, plot_epsilon
+from fl_app.report.data.formats import format_number
+from fl_app.report.data.records import Run
+from fl_app.report.markup import Html, element
+from fl_app.report.pages.panels import panel, themed_image
+
+
+def epsilon_panel(run: Run) -> Html | None:
+    """Return the chart of both epsilons; of one where both observers learn the same."""
+    models = Curve.of("models only", ((r.round, r.epsilon) for r in run.rounds))
+    server = Curve.of("the server", ((r.round, r.epsilon_server) for r in run.rounds))
+    if (models.x, models.y) == (server.x, server.y):
+        models, server = models._replace(label="models or updates"), Curve("", [], [])
+    curves = [curve for curve in (models, server) if curve.x]
+    if not curves:
+        return None
+    budget = run.budget if run.budget is not None and 0 < run.budget < math.inf else None
+    ends = ", ".join(f"{curve.label} {format_number(curve.y[-1], 2)}" for curve in curves)
+    picture = themed_image(
+        lambda theme: plot_epsilon(curves, budget, theme), f"ε by round, at the end: {ends}"
+    )
+    per = f" of one {run.epsilon_unit}" if run.epsilon_unit else ""
+    return panel("Privacy spent", picture, element("p", _words(per, budget, server), class_="muted"))
+
+
+def _words(per: str, budget: float | None, server: Curve) -> str:
+    words = f"ε{per} after each round; lower means less is learnt."
+    passed = budget is not None and any(value > budget for value in server.y)
+    return f"{words} The budget does not bind the server's." if passed else words

@@ -1,0 +1,70 @@
+"""The part of a report about attacks on labels alone: how many were found, class by class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fl_app.report.data.formats import DASH, format_number
+from fl_app.report.data.records import Attack, Run
+from fl_app.report.data.scores import mean_of
+from fl_app.report.data.update_kinds import update_words
+from fl_app.report.markup import Child, element, table
+
+NAMES = ("precision", "recall", "f1", "exact")
+MOST_ROWS = 60
+"""Classes in a table: those that were missed or wrongly named come first."""
+
+
+def label_means(attacks: Iterable[Attack]) -> dict[str, float | None]:
+    """Return the mean scores over several updates."""
+    scored = [attack.labels for attack in attacks if attack.labels]
+    return {name: mean_of([one[name] for one in scored if name in one]) for name in NAMES}
+
+
+def label_section(run: Run) -> list[Child]:
+    """Return what attacks on labels found, for each kind of update and form of attack."""
+    groups: dict[tuple[str, str, bool], list[Attack]] = {}
+    for attack in run.attacks:
+        if attack.found_labels or attack.true_labels:
+            groups.setdefault((attack.name, update_words(run, attack), attack.adaptive), []).append(attack)
+    if not groups:
+        return []
+    rows = [
+        [name, update, str(len(own)), *(format_number(value, 3) for value in label_means(own).values())]
+        for (name, update, _), own in groups.items()
+    ]
+    return [
+        element("h2", "Which labels the updates gave away"),
+        table(["attack", "update", "updates", "precision", "recall", "F1", "exact"], rows, words=2),
+        *(_classes(f"{name}, {update}", own) for (name, update, _), own in groups.items()),
+    ]
+
+
+def _classes(title: str, attacks: list[Attack]) -> Child:
+    present, found, right = Counter[int](), Counter[int](), Counter[int]()
+    for attack in attacks:
+        present.update(set(attack.true_labels))
+        found.update(attack.found_labels)
+        right.update(set(attack.true_labels) & set(attack.found_labels))
+    classes = sorted(present | found, key=lambda c: (right[c] == present[c] == found[c], c))
+    rows = [
+        [
+            str(c),
+            str(present[c]),
+            str(found[c]),
+            _share(right[c], found[c]),
+            _share(right[c], present[c]),
+        ]
+        for c in classes[:MOST_ROWS]
+    ]
+    left = len(classes) - len(rows)
+    return [
+        element("h3", title),
+        table(["class", "updates with it", "updates in which it was named", "precision", "recall"], rows),
+        element("p", f"{left} more classes, all of them right or further down.") if left else None,
+    ]
+
+
+def _share(part: int, whole: int) -> str:
+    return format_number(part / whole, 2) if whole else DASH

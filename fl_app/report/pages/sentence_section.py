@@ -1,0 +1,78 @@
+"""The part of a report about sentences: what a search read of them as it went on, token by token."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from fl_app.report.data.formats import DASH, format_percent
+from fl_app.report.data.records import Attack, Read, Run, Sentence
+from fl_app.report.data.update_kinds import update_words
+from fl_app.report.markup import Child, element, table
+
+WRONG = "✗"
+"""Before a token that is not the original's, for who sees no colours."""
+
+
+def sentence_section(run: Run) -> list[Child]:
+    """Return a table for each attacked sentence: the original, and what was read after some iterations."""
+    attacks = [(attack, attack.sentence) for attack in run.attacks if attack.sentence is not None]
+    if not attacks:
+        return []
+    return [
+        element("h2", "What was written, and what was read"),
+        element(
+            "p",
+            f"Tokens that differ from the original are marked, with {WRONG} before them. Underlined tokens "
+            "of the original were masked: the model was asked for them. Where the attacker was granted "
+            "those, the share of tokens that are right is that of the others.",
+        ),
+        *([element("h3", _title(run, attack)), _table(sentence)] for attack, sentence in attacks),
+    ]
+
+
+def _title(run: Run, attack: Attack) -> str:
+    facts = [
+        f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
+        update_words(run, attack),
+        None if attack.round is None else f"round {attack.round}",
+        None if attack.client is None else f"client {attack.client}",
+        "masked places and targets granted" if attack.labels_from == "granted" else "nothing granted",
+    ]
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _table(sentence: Sentence) -> Child:
+    original = [] if sentence.true is None else [["original", _original(sentence.true, sentence.masked), ""]]
+    rows = [
+        [_when(read), _tokens(_marked(read.tokens, sentence.true)), format_percent(read.accuracy)]
+        for read in sentence.reads
+    ]
+    return table(["iterations", "tokens", "right"], [*original, *rows], words=2)
+
+
+def _when(read: Read) -> str:
+    return "end" if read.iteration is None else str(read.iteration)
+
+
+def _original(true: tuple[str, ...], masked: tuple[bool, ...]) -> Child:
+    return _tokens(
+        [
+            element("u", token) if hidden else token
+            for token, hidden in zip_longest(true, masked[: len(true)], fillvalue=False)
+            if isinstance(token, str)
+        ]
+    )
+
+
+def _marked(tokens: tuple[str, ...], true: tuple[str, ...] | None) -> list[Child]:
+    """Return the tokens, those marked that are not the original's; a dash where one is missing."""
+    if true is None:
+        return list(tokens)
+    return [
+        found if found == right else element("mark", f"{WRONG}{DASH if found is None else found}")
+        for found, right in zip_longest(tokens, true)
+    ]
+
+
+def _tokens(tokens: list[Child]) -> Child:
+    return element("div", [[token, " "] for token in tokens], class_="tokens")

@@ -1,0 +1,275 @@
+"""The part of a report about the server: what it is sent, what it learns from that, and what bounds it."""
+
+from __future__ import annotations
+
+import math
+
+from safetensors import SafetensorError, safe_open
+
+from fl_app.report.charts.layer_chart import plot_layers
+from fl_app.report.charts.tiles import png_uri
+from fl_app.report.data.formats import format_count, format_number, format_short
+from fl_app.report.data.records import ClientPrivacy, Exchange, Run
+from fl_app.report.markup import Child, Html, element
+from fl_app.report.pages.panels import panel, themed_image
+
+_SCHEMES = {
+    "FLStd": "That is its whole update (FL-STD).",
+    "FLBasic": "They are random coordinates, drawn anew in every round from a seed that everybody knows; "
+    "the others are not trained in that round (FL-BASIC).",
+    "FLCS": "They are random measurements of its whole update, made with a seed that everybody knows; the "
+    "server looks for a sparse update that explains their mean (FL-CS).",
+    "FLTop": "They are the same coordinates T in every round, chosen on public samples before the first "
+    "one; the others never change. So which they are says nothing about a client's data (FL-TOP).",
+}
+_VOTED = (
+    "They are the same coordinates T in every round but for round {round}, in which clients voted on them; "
+    "the others never change. The votes are charged like any other round (FL-TOP)."
+)
+_STOPPED = "stopped before round"
+"""How the note of a run begins that stopped because of its budget."""
+
+
+def server_section(run: Run) -> list[Child]:
+    """Return what the server can learn, and who is kept from what; nothing if the run does not tell."""
+    if run.exchange is None and run.privacy is None and run.secure_sum is None:
+        return []
+    return [
+        element("h2", "What the server can learn"),
+        element(
+            "div",
+            _sent_panel(run, run.exchange) if run.exchange else None,
+            element("div", _secure_panel(run), _privacy_panel(run), class_="stack"),
+            class_="charts loose",
+        ),
+    ]
+
+
+def _sent_panel(run: Run, exchange: Exchange) -> Html:
+    values, of = exchange.values, exchange.of
+    share = f", or {100 * values / of:.3g} %" if values and of and math.isfinite(values / of) else ""
+    words = f"{format_count(values)} of the model's {format_count(of)} values{share}."
+    chart = _layer_chart(run, exchange)
+    return panel(
+        "What each client sends in a round",
+        element("p", words, " ", _scheme(exchange)),
+        chart,
+        element("p", "Where T falls, layer by layer.", class_="muted") if chart else None,
+        element("p", "SHA-256 of T: ", element("code", exchange.hash), class_="muted")
+        if exchange.hash
+        else None,
+    )
+
+
+def _scheme(exchange: Exchange) -> str | None:
+    if exchange.voted_in is not None:
+        return _VOTED.format(round=exchange.voted_in)
+    return _SCHEMES.get(exchange.scheme or "", exchange.scheme)
+
+
+def _layer_chart(run: Run, exchange: Exchange) -> Html | None:
+    chosen, sizes = exchange.by_layer, _layer_sizes(run, exchange)
+    alt = "share of each layer that is in T"
+    if sizes and all(0 <= chosen[name] <= size for name, size in sizes.items()):
+        return themed_image(lambda theme: plot_layers(chosen, sizes, theme), alt)
+    if exchange.picture is None or not exchange.picture.is_file():
+        return None
+    return element("img", class_="chart paper", src=png_uri(exchange.picture.read_bytes()), alt=alt)
+
+
+def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:
+    """Return how many values each tensor has, as the file of the model says; nothing if one is not there."""
+    try:
+        with safe_open(run.folder / "model.safetensors", framework="numpy") as model:
+            return {name: math.prod(model.get_slice(name).get_shape()) for name in exchange.by_layer}
+    except (OSError, SafetensorError):
+        return {}  # a run that was cut short has no model
+
+
+def _is_summed(run: Run) -> bool:
+    return run.secure_sum is not None or run.choice("secagg") == "on"
+
+
+def _secure_panel(run: Run) -> Html:
+    title = "Secure aggregation"
+    if not _is_summed(run):
+        return panel(
+            title,
+            element("p", element("strong", "Off."), " The server sees the vector of every client by itself."),
+        )
+    fewest = run.secure_sum and run.secure_sum.min_clients
+    quorum = f" No round starts with fewer than {fewest} of them." if fewest else ""
+    against = run.secure_sum.against if run.secure_sum else None
+    return panel(
+        title,
+        element(
+            "p",
+            element("strong", "On."),
+            " The server learns the sum of the clients' vectors, who took part and who vanished when, but no "
+            f"client's own vector.{quorum}",
+        ),
+        element("ul", [element("li", element("strong", who), " ", why) for who, why in _threats(against)]),
+        element("p", "In full: ", element("code", "docs/secure-aggregation.md"), ".", class_="muted"),
+    )
+
+
+def _threats(against: str | None) -> list[tuple[str, str]]:
+    """Return whom secure aggregation withstands and whom not, with the reason."""
+    models = {
+        "honest-but-curious server": [
+            (
+                "Covered:",
+                "an honest-but-curious server, which follows the protocol and keeps all that it sees.",
+            ),
+            (
+                "Not covered:",
+                "an active server, which breaks the rules. It could put its own keys in place of the "
+                "clients' and read every vector; pinned identities (secagg.identities) prevent that.",
+            ),
+        ],
+        "active server": [
+            (
+                "Covered:",
+                "an active server, which breaks the rules, together with fewer than a third of the clients. "
+                "Keys are signed by pinned identities, so it can neither replace one nor invent a client.",
+            ),
+            ("Not covered:", "an active server together with a third of the clients or more."),
+        ],
+    }
+    return [
+        *models.get(against or "", [("Not known:", "which server it withstands.")]),
+        (
+            "Never covered:",
+            "the sum itself, which can be attacked as any update can; and differences of sums, where two "
+            "rounds have all clients but one in common. Noise (dp=client) is for these.",
+        ),
+    ]
+
+
+def _privacy_panel(run: Run) -> Html | None:
+    title = "Differential privacy"
+    if run.privacy is None and run.epsilon is not None:
+        return None
+    if run.privacy is None:
+        seen = "sums" if _is_summed(run) else "vectors"
+        return panel(
+            title,
+            element(
+                "p",
+                element("strong", "None."),
+                " There is no noise: nothing bounds what can be found out from the models, or by the server "
+                f"from the {seen} that it sees.",
+            ),
+        )
+    facts = [
+        _noise_words(run, run.privacy),
+        _clip_words(run, run.privacy),
+        _sampling_words(run),
+        _source_words(run.privacy),
+        _budget_words(run),
+    ]
+    delta = run.amount("dp", "delta")
+    allowed = "" if delta is None else f" δ is {delta:g}."
+    return panel(
+        title,
+        element(
+            "p", f"What is protected is all that one client has. A smaller ε means less is learnt.{allowed}"
+        ),
+        element(
+            "ul",
+            element("li", element("strong", _epsilon(run.epsilon)), _models_words(run)),
+            element("li", element("strong", _epsilon(run.epsilon_server)), _server_words(run, run.privacy)),
+        ),
+        element("ul", [element("li", fact) for fact in facts if fact]),
+    )
+
+
+def _epsilon(value: float | None) -> str:
+    return f"ε = {format_number(value, 2)}" if value is not None else "ε not known"
+
+
+def _models_words(run: Run) -> str:
+    rate = run.amount("dp", "rate")
+    if rate == 1:
+        return " against whoever sees only the models. All clients take part in every round."
+    chance = "" if rate is None else f" (each client by a chance of {100 * rate:.3g} %)"
+    return (
+        " against whoever sees only the models. This assumes that it stays secret who takes part in a "
+        f"round{chance}."
+    )
+
+
+def _server_words(run: Run, privacy: ClientPrivacy) -> str:
+    knows = " against the server, which knows who takes part: counted for the client that lost most."
+    if _is_summed(run):
+        return f"{knows} It sees sums only, with the noise of all their clients on them."
+    words = (
+        f"{knows} It sees every client's vector, and on it no more than that client's own share of the noise"
+    )
+    sigma, expected = privacy.noise_multiplier, _expected_clients(run)
+    if sigma is None or expected is None:
+        return f"{words}."
+    local = sigma / math.sqrt(expected)
+    return (
+        f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping "
+        f"bound, with {expected:.3g} clients expected in a round.{_times(run)}"
+    )
+
+
+def _times(run: Run) -> str:
+    if not run.epsilon or not run.epsilon_server or math.isinf(run.epsilon_server):
+        return ""
+    return f" That makes its ε {format_number(run.epsilon_server / run.epsilon, 1)} times the other one."
+
+
+def _expected_clients(run: Run) -> float | None:
+    rate, clients = run.amount("dp", "rate"), run.amount("dp", "clients")
+    expected = None if rate is None or clients is None else rate * clients
+    return expected if expected and 0 < expected < math.inf else None
+
+
+def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
+    if privacy.noise_multiplier is None:
+        return None
+    kept = {
+        "threshold": " Each client adds so much that the sum keeps it whoever drops out.",
+        "cohort": " It is complete only if no client drops out.",
+    }
+    shared = kept.get(run.setting("dp", "share") or "", "") if _is_summed(run) else ""
+    sigma = format_short(privacy.noise_multiplier)
+    return (
+        f"Noise multiplier {sigma}: the standard deviation of a sum's noise over the clipping bound.{shared}"
+    )
+
+
+def _clip_words(run: Run, privacy: ClientPrivacy) -> str | None:
+    if privacy.clip is None:
+        return None
+    learnt = "" if run.amount("dp", "clip") is not None else ", a bound that was learnt from public samples"
+    return f"Clipping bound {format_short(privacy.clip)}: no client's vector is longer (L2 norm){learnt}."
+
+
+def _sampling_words(run: Run) -> str | None:
+    return {
+        "poisson": "Poisson sampling: a coin of its own decides for each client, as the accounting assumes.",
+        "fixed": "Fixed sampling: a set number of clients is drawn; ε is computed as if Poisson, which is an "
+        "approximation.",
+    }.get(run.setting("dp", "sampling") or "")
+
+
+def _source_words(privacy: ClientPrivacy) -> str | None:
+    if privacy.replayable is None:
+        return None
+    if privacy.replayable:
+        return "The noise can be replayed from the seed: it protects nobody outside of a simulation."
+    return "The noise comes from the operating system and cannot be replayed."
+
+
+def _budget_words(run: Run) -> str | None:
+    stopped = next((note for note in run.notes if note.startswith(_STOPPED)), None)
+    if stopped is not None:
+        return f"Training stopped at the budget: {stopped}."
+    if run.budget is None:
+        return None
+    held = "; training did not have to stop for it" if run.status == "finished" else ""
+    return f"The budget is ε = {run.budget:g} against whoever sees only the models{held}."

@@ -1,0 +1,75 @@
+"""A run in a few lines, for whoever waits at the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fl_app.report.data.formats import format_best, format_bytes, format_factor, format_number, format_percent
+from fl_app.report.data.records import Attack, Run
+from fl_app.report.data.runs import load_baseline, load_run
+from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
+from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
+from fl_app.report.pages.label_section import label_means
+
+
+def summary_lines(run_dir: Path) -> list[str]:
+    """Return what leaked, how good the model got, and what travelled."""
+    run = load_run(run_dir)
+    return [
+        *_leak("before the defense", of_update(run, "undefended")),
+        *_leak(_sent_words(run), as_sent(run)),
+        *_leak(f"of {MASKED}, which is noise", of_update(run, "masked")),
+        f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
+        f"; best {format_best(run.best_accuracy, run.best_chosen_by)}{_against(run)}",
+        *_two_classes(run),
+        *([] if run.wer is None else [f"word error rate: {format_percent(run.wer)}"]),
+        _bytes(run),
+    ]
+
+
+def _sent_words(run: Run) -> str:
+    words, sums = f"as sent ({run.defense})", of_update(run, "sum")
+    if not sums:
+        return words
+    found = closest_image(sums)
+    return f"{words}, {update_words(run, found[0] if found else sums[0])}"
+
+
+def _leak(words: str, attacks: list[Attack]) -> list[str]:
+    if not attacks:
+        return []
+    names = "/".join(sorted({attack.name for attack in attacks}))
+    if any(attack.sentence for attack in attacks):
+        shares = [share for a in attacks if (share := a.others.get("token_accuracy")) is not None]
+        shown = f"{format_percent(max(shares, default=None))} of the tokens right"
+        return [f"sentence {words}: {shown} ({names}, the attacker's best)"]
+    if any(attack.transcript for attack in attacks):
+        rates = [rate for attack in attacks if (rate := attack.others.get("token_wer")) is not None]
+        shown = f"word errors {format_percent(min(rates, default=None))}"
+        return [f"transcript {words}: {shown} ({names}, the attacker's best)"]
+    if any(attack.labels for attack in attacks) and worst_score(PSNR, attacks) is None:
+        shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
+        return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
+    scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
+    return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+
+
+def _two_classes(run: Run) -> list[str]:
+    if not run.two_classes:
+        return []
+    return [
+        f"balanced accuracy: {format_percent(run.balanced_accuracy)}; AUROC {format_number(run.auroc, 3)}"
+    ]
+
+
+def _against(run: Run) -> str:
+    baseline = load_baseline(run)
+    return "" if baseline is None else f"; without the defense {format_percent(baseline.accuracy)}"
+
+
+def _bytes(run: Run) -> str:
+    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    sent = None if up is None or down is None else up + down
+    return (
+        f"bytes: {format_bytes(up)} up, {format_bytes(down)} down; dense ÷ sent {format_factor(dense, sent)}"
+    )

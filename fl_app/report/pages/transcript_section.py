@@ -1,0 +1,41 @@
+"""The part of a report about transcripts: what was said, what was read, and where they differ."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+from fl_app.report.data.formats import DASH, format_percent
+from fl_app.report.data.records import Attack, Run, as_text
+from fl_app.report.data.update_kinds import update_words
+from fl_app.report.markup import Child, element, table
+
+
+def transcript_section(run: Run) -> list[Child]:
+    """Return one row for each attacked utterance; words that differ are marked."""
+    attacks = [a for a in run.attacks if a.transcript is not None and a.sentence is None]
+    if not attacks:
+        return []
+    return [
+        element("h2", "What was said, and what was read"),
+        element("p", "Words that were not said, or not found, are marked."),
+        table(["update", "client", "said", "read", "word errors"], [_row(run, a) for a in attacks], words=4),
+    ]
+
+
+def _row(run: Run, attack: Attack) -> list[Child]:
+    found, true = attack.transcript or ("", None)
+    said, read = (true or DASH, found) if true is None else _marked(true.split(), found.split())
+    who = as_text(attack.client) or DASH
+    return [update_words(run, attack), who, said, read, format_percent(attack.others.get("token_wer"))]
+
+
+def _marked(said: list[str], read: list[str]) -> tuple[Child, Child]:
+    """Return both texts with what the other one lacks marked."""
+    left: list[Child] = []
+    right: list[Child] = []
+    for kind, a, b, c, d in SequenceMatcher(a=said, b=read, autojunk=False).get_opcodes():
+        for parts, words in ((left, said[a:b]), (right, read[c:d])):
+            if words:
+                text = " ".join(words)
+                parts += [" " if parts else "", text if kind == "equal" else element("mark", text)]
+    return left, right

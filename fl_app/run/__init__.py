@@ -1,0 +1,1 @@
+"""One run on the server: training, attack, result files, checkpoints and resumption."""

@@ -1,0 +1,257 @@
+"""A run's checkpoint: everything that a killed server needs to go on after the last round that it finished.
+
+It lies in ``checkpoint/`` of the run's folder and is removed when the run is finished. One file holds the
+state, and is replaced in one step; what the server saw of attacked clients lies beside it, written
+before that step, once. A third file says what the current round is about to ask of
+clients, where asking twice would be a second release.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from fl_app.adversary.passive import Public, Sighting
+from fl_app.adversary.sightings import FOLDER as SIGHTINGS
+from fl_app.adversary.sightings import load_sightings, save_sightings
+from fl_app.config.compose import ConfigError, key_of
+from fl_app.config.hash import what_counts
+from fl_app.models import ModelSpec
+from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
+from fl_app.strategies.record import Begun
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "checkpoint"
+SECONDS_BETWEEN = 30.0
+"""So often a simulation in one process makes a checkpoint, if it may choose."""
+_SHARE_OF_TIME = 0.05
+"""So much of its time it spends on checkpoints at most."""
+_STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
+_VERSION = 1
+_ALLOWED = ("timeout",)
+"""What may be another one when a run is resumed, beside what does not count at all."""
+
+
+_Holds = Callable[[Any], bool]
+
+
+def _lists(holds: _Holds) -> _Holds:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
+
+
+def _is(*kinds: type) -> _Holds:
+    return lambda value: type(value) in kinds  # a truth value is no number here
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is(int), value))
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("round")) is int
+
+
+_SAVED: Mapping[str, _Holds] = {
+    "config": _is(dict),
+    "overrides": _lists(_is(str)),
+    "versions": _is(dict),
+    "run_key": _is(str),
+    "strategy": _is(dict),
+    "rows": _lists(_is_row),
+    "seconds": _is(float, int),
+    "resumed": _lists(_is(dict)),
+    "notes": _lists(_is(str)),
+    "seen": _lists(_is_pair),
+    "clients": _is(dict, type(None)),
+}
+_NOTED: Mapping[str, _Holds] = {
+    "round": _is(int),
+    "attempt": _is(int),
+    "clients": _lists(_is(int)),
+    "unmasking": _is(bool),
+}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds."""
+
+    config: dict[str, Any]
+    overrides: list[str]
+    """Those that the run was started with, without those that say where."""
+    versions: dict[str, str]
+    run_key: str
+    strategy: dict[str, Tree]
+    rows: list[dict[str, Any]]
+    seconds: float
+    resumed: list[dict[str, Any]]
+    notes: list[str]
+    seen: list[tuple[int, int]]
+    """Round and client of everything that was seen, in its order."""
+    clients: dict[int, Tree] | None
+    """The memories of clients that live in the server's own process."""
+
+
+class Checkpoint:
+    """Writes one run's checkpoint, again and again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: ModelSpec,
+        public: Public,
+        *,
+        seconds: float,
+        lock: IO[str] | None = None,
+    ) -> None:
+        self.folder = folder / FOLDER
+        self._spec, self._public = spec, public
+        self._seconds = seconds
+        self._last = time.monotonic()
+        self._written = 0
+        self._lock = lock
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much time has passed that another one is worth its price."""
+        return time.monotonic() - self._last >= self._seconds
+
+    def save(self, state: Saved, sightings: Sequence[Sighting]) -> None:
+        """Write the state, and what was seen since the last time."""
+        start = time.monotonic()
+        if self._lock is None:
+            self._lock = claim(self.folder.parent)
+        for path in save_sightings(self.folder, list(sightings[self._written :]), self._spec, self._public):
+            sync(path)
+        write_tree(self.folder / _STATE, {"version": _VERSION} | vars(state))
+        self._written = len(sightings)
+        (self.folder / _BEGUN).unlink(missing_ok=True)
+        self._last = time.monotonic()
+        if self._seconds:
+            self._seconds = max(SECONDS_BETWEEN, (self._last - start) / _SHARE_OF_TIME)
+
+    def begin(self, begun: Begun) -> None:
+        """Write down what a round is about to ask for, before it does."""
+        replace_file(self.folder / _BEGUN, [json.dumps(asdict(begun)).encode()])
+
+    def go_on(self, saved: Saved) -> list[Sighting]:
+        """Return what was seen before the checkpoint; what was written after it is removed."""
+        known = set(saved.seen)
+        where = self.folder / SIGHTINGS
+        if not known:
+            shutil.rmtree(where, ignore_errors=True)
+            return []
+        last = max(number for number, _ in known)
+        for path in where.iterdir():
+            match = re.match(r"r(\d+)-", path.name)
+            if match and int(match[1]) > last:
+                path.unlink()
+        found = {(s.order.round, s.order.client): s for s in load_sightings(self.folder)[0]}
+        if missing := sorted(known - found.keys()):
+            raise ValueError(f"resume: {where}: lacks what was seen in rounds and of clients {missing}")
+        self._written = len(saved.seen)
+        return [found[key] for key in saved.seen]
+
+    def close(self, *, remove: bool) -> None:
+        """Leave the checkpoint to others, or remove it."""
+        if self._lock is None:
+            return  # there is none
+        if remove:
+            shutil.rmtree(self.folder)
+        self._lock.close()
+        self._lock = None
+
+
+def claim(folder: Path) -> IO[str]:
+    """Keep others from going on with the run in ``folder``, until the lock is closed or this process ends."""
+    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    lock = (folder / FOLDER / _LOCK).open("w")
+    try:
+        # not a file with a name in it: in a container the same server comes back under another name
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise ConfigError(f"resume: {folder}: another process is at work on this run") from error
+    return lock
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoint of an earlier run that a new one in the same folder takes the place of."""
+    if (folder / FOLDER).exists():
+        with claim(folder):
+            shutil.rmtree(folder / FOLDER)
+
+
+def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
+    """Return the checkpoint of the run in ``folder``, and what it was about to do then, if that was noted.
+
+    What cannot be used is a `ConfigError` that says why; nothing is removed.
+    """
+    path = folder / FOLDER / _STATE
+    try:
+        tree = read_tree(path)
+        version = tree.pop("version")
+        if version != _VERSION:
+            raise DamagedFile(f"{path}: is of another version of this project: {version!r}, not {_VERSION}")
+        saved = Saved(**tree)
+        _check(path, vars(saved), _SAVED)
+        begun_path = folder / FOLDER / _BEGUN
+        begun = Begun(**json.loads(begun_path.read_text())) if begun_path.exists() else None
+        if begun is not None:
+            _check(begun_path, vars(begun), _NOTED)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"resume: {folder} has no checkpoint: the run is finished, was cut short before its first one, "
+            "or was made with checkpoint=false"
+        ) from error
+    except (DamagedFile, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew") from error
+    return saved, begun
+
+
+def _check(path: Path, values: Mapping[str, Any], expected: Mapping[str, _Holds]) -> None:
+    for name, holds in expected.items():
+        if not holds(values[name]):
+            raise DamagedFile(f"{path}: {name} cannot be {values[name]!r:.80}")
+
+
+def refuse_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run under another config; the differences are named."""
+    old, new = (_flat(what_counts(config)) for config in (before, now))
+    changed = [
+        f"{key} was {old.get(key)!r} and is {new.get(key)!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key not in _ALLOWED
+    ]
+    if changed:
+        raise ConfigError(f"resume: the run goes on as it was begun, but {'; '.join(changed)}")
+
+
+def own_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that describe a run, without those that say where it is."""
+    return [override for override in overrides if key_of(override) not in ("run_dir", "resume")]
+
+
+def on_device(tree: Tree, device: torch.device) -> Tree:
+    """Return ``tree`` with its tensors on ``device``."""
+    if isinstance(tree, dict):
+        return {key: on_device(value, device) for key, value in tree.items()}
+    return tree.to(device) if isinstance(tree, Tensor) else tree
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        return {prefix.removesuffix("."): config}
+    return {key: value for name in config for key, value in _flat(config[name], f"{prefix}{name}.").items()}

@@ -1,6 +1,0 @@
-"""All reports as one static site: experiments beside the papers' numbers, claims, galleries, the frontier."""
-
-from fl_app.site.build import build_site
-from fl_app.site.results_text import write_results
-
-__all__ = ["build_site", "write_results"]

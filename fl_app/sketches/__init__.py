@@ -1,0 +1,55 @@
+"""Few numbers instead of a whole update: chosen coordinates, or linear measurements of all of them."""
+
+from fl_app.sketches.flat import (
+    check_coordinates,
+    count_by_layer,
+    flatten,
+    gather,
+    mask_coordinates,
+    scatter,
+    split_coordinates,
+    unflatten,
+)
+from fl_app.sketches.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
+from fl_app.sketches.random_set import draw_coordinates
+from fl_app.sketches.sketch import (
+    Chosen,
+    Everything,
+    Measured,
+    Scheme,
+    Sketch,
+    Votes,
+    everything,
+    fixed_coordinates,
+    measurements,
+    random_coordinates,
+)
+from fl_app.sketches.top import coordinate_count, top_coordinates
+
+__all__ = [
+    "Chosen",
+    "Everything",
+    "Measured",
+    "PartialCosines",
+    "Reconstruction",
+    "Scheme",
+    "Sketch",
+    "Votes",
+    "check_coordinates",
+    "coordinate_count",
+    "count_by_layer",
+    "draw_coordinates",
+    "draw_measurements",
+    "everything",
+    "fixed_coordinates",
+    "flatten",
+    "gather",
+    "mask_coordinates",
+    "measurements",
+    "random_coordinates",
+    "reconstruct",
+    "scatter",
+    "split_coordinates",
+    "top_coordinates",
+    "unflatten",
+]

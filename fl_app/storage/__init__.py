@@ -1,0 +1,1 @@
+"""Files that survive a crash: atomic, checksummed trees of tensors, locks, and fingerprints."""

@@ -1,0 +1,451 @@
+"""What server and clients say to each other: the only place that knows record names.
+
+Orders and answers are typed values; packing and unpacking them is symmetric, and
+unpacking checks, so that a foreign or broken message is a `MessageError` that
+says what is missing, and never a KeyError deep inside a strategy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fl_app.flower.internals import serialised_size
+from fl_app.privacy import Release
+from fl_app.types import Truth
+
+IDENTIFY = "query.identify"
+LOCATE = "query.locate"
+TRAIN = "train"
+OFFER, SHARE, ENDORSE, UNMASK = "query.offer", "query.share", "query.endorse", "query.unmask"
+"""The exchanges of secure aggregation around a training order."""
+
+VALUES = "values"
+"""The name of the one tensor in blobs that hold a vector instead of a whole update."""
+
+_ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
+_MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
+_QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
+_METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
+_BLOB = "blob"
+
+Header = TypeVar(
+    "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
+)
+
+
+class MessageError(ValueError):
+    """A message that does not hold what its kind must hold."""
+
+
+@dataclass(frozen=True)
+class AuditOrder:
+    """What an audited client is asked for beside its update."""
+
+    batch_size: int = 0
+    """The size of its batch in this round; 0 leaves it as it is."""
+    truth: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """One client's training order of one round."""
+
+    round: int
+    client: int
+    lr: float
+    model_hash: str
+    version: int
+    """The version of the weights that this order brings the client to."""
+    base: int = -1
+    """The version that the packed change starts from; -1: the whole model is enclosed."""
+    counted: int = 0
+    """The last round in which this client's update entered the mean."""
+    keep: bool = True
+    """Whether the client should hold the weights for the next round's change."""
+    model_spec: str = ""
+    """The model's name and settings; enclosed with the whole model."""
+
+
+@dataclass(frozen=True)
+class RunName:
+    """Which run an order belongs to: the same when it is resumed, though Flower gives it a new number."""
+
+    key: str
+    attempt: int = 0
+    """How often this round was begun before, and cut short."""
+
+    def __post_init__(self) -> None:
+        """Refuse what clients could not name a folder by."""
+        if not re.fullmatch("[0-9a-f]{16,64}", self.key):
+            raise ValueError(f"a run's key must be 16 to 64 hexadecimal digits, got {self.key!r}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all clients of a round must know when they send a vector instead of an update."""
+
+    start: str
+    """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
+    coordinates: str
+    """The hash of the coordinates that were agreed on; "" if there are none."""
+    seed: int
+    """Of this round's random coordinates or measurements."""
+    cohort: int
+    """How many clients take part."""
+    clip: float
+    """The largest L2 norm of a client's vector under differential privacy; 0 without."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One client's answer to a training order."""
+
+    round: int
+    client: int
+    samples: int = 0
+    """What the update was computed on; 0: not told, where that would reveal something."""
+    steps: int = 0
+    """Local optimiser steps; 0: the update is a gradient."""
+    need_model: bool = False
+    """The client does not hold the version that the order's change starts from."""
+    left_out: bool = False
+    """The update is of another model than the round's, and is kept from the mean."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, whatever node id Flower gave it."""
+
+    client: int
+    num_clients: int
+    allow_audit: bool
+    own_data: bool = False
+    """Whether it trains on samples of its own, of which the server knows nothing."""
+
+
+@dataclass(frozen=True)
+class LocationQuery:
+    """Which of its largest entries a client is to name: ``share`` of every tensor, small ones whole."""
+
+    share: float
+    min_size: int
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An order with everything that came along."""
+
+    order: Order
+    model: bytes
+    buffers: bytes = b""
+    locations: bytes = b""
+    """The only positions at which the update may be non-zero; b"": anywhere."""
+    audit: AuditOrder | None = None
+    plan: Plan | None = None
+    secure: bytes = b""
+    """What secure aggregation delivers with the order; b"": there is none."""
+    run: RunName | None = None
+    """None where no client outlives the server, and none has to keep anything on its own."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the round was begun before."""
+        return 0 if self.run is None else self.run.attempt
+
+    @property
+    def digest(self) -> str:
+        """What tells this order from others: asked for the same once more, a client gives the same answer.
+
+        The model is named by its version; how it travelled does not matter.
+        """
+        order = self.order
+        named = (order.round, self.attempt, order.model_hash, order.version, order.lr, order.counted)
+        return hashlib.blake2b(repr(named).encode() + self.locations, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer with everything that came along."""
+
+    answer: Answer
+    update: bytes = b""
+    """The update, or the locations if those were asked for."""
+    buffers: bytes = b""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    release: Release | None = None
+    """What the update reveals by the rules of differential privacy, if it does."""
+
+
+_TYPES: dict[type, dict[str, Any]] = {
+    kind: {field.name: field.type for field in fields(kind)}
+    for kind in (Order, Plan, Answer, Identity, AuditOrder, LocationQuery, RunName, Release)
+}
+
+
+def pack_order(
+    order: Order,
+    model: ConfigRecord,
+    buffers: ConfigRecord | None = None,
+    locations: ConfigRecord | None = None,
+    plan: ConfigRecord | None = None,
+    secure: bytes = b"",
+    facts: ConfigRecord | None = None,
+    run: RunName | None = None,
+) -> RecordDict:
+    """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
+    content = RecordDict({_ORDER: _pack(order), _MODEL: model})
+    if buffers is not None:
+        content[_BUFFERS] = buffers
+    if locations is not None:
+        content[_LOCATIONS] = locations
+    if plan is not None:
+        content[_PLAN] = plan
+    if secure:
+        content[_SECURE] = pack_blob(secure)
+    if facts is not None:
+        content[_FACTS] = facts
+    if run is not None:
+        content[_RUN] = _pack(run)
+    return content
+
+
+def pack_plan(plan: Plan) -> ConfigRecord:
+    """Pack a round's plan."""
+    return _pack(plan)
+
+
+def unpack_order(message: Message) -> Parcel:
+    """Return the order and what came along, checked."""
+    content = message.content
+    return Parcel(
+        order=read_order(message),
+        model=_blob(content, _MODEL),
+        buffers=_blob(content, _BUFFERS, b""),
+        locations=read_locations(message),
+        audit=_unpack(content, _AUDIT, AuditOrder) if _AUDIT in content else None,
+        plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
+        secure=_blob(content, _SECURE, b""),
+        run=_unpack(content, _RUN, RunName) if _RUN in content else None,
+    )
+
+
+def read_facts(message: Message) -> str:
+    """Return what an order says of the task to a client with samples of its own."""
+    try:
+        return _blob(message.content, _FACTS).decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(f"message: the facts must be a text: {error}") from error
+
+
+def pack_secure(blob: bytes) -> RecordDict:
+    """Pack one message of secure aggregation, or its answer."""
+    return RecordDict({_SECURE: pack_blob(blob)})
+
+
+def unpack_secure(message: Message) -> bytes:
+    """Return one message of secure aggregation."""
+    return _blob(message.content, _SECURE)
+
+
+def add_query(content: RecordDict, query: LocationQuery) -> RecordDict:
+    """Turn the content of an order into that of a query for locations."""
+    content[_QUERY] = _pack(query)
+    return content
+
+
+def read_query(message: Message) -> LocationQuery:
+    """Return the query in a message that asks for locations."""
+    return _unpack(message.content, _QUERY, LocationQuery)
+
+
+def pack_blob(blob: bytes) -> ConfigRecord:
+    """Pack bytes into a record."""
+    return ConfigRecord({_BLOB: blob})
+
+
+def blob_size(record: ConfigRecord) -> int:
+    """Return the length of the bytes that `pack_blob` packed."""
+    return len(cast(bytes, record[_BLOB]))
+
+
+def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
+    """Pack a client's reply."""
+    content = RecordDict({_ANSWER: _pack(reply.answer), _METRICS: MetricRecord(dict(reply.metrics))})
+    if reply.update:
+        content[_UPDATE] = pack_blob(reply.update)
+    if reply.buffers:
+        content[_BUFFERS] = pack_blob(reply.buffers)
+    if reply.release is not None:
+        content[_RELEASE] = _pack(reply.release)
+    if audit is not None:
+        content[_AUDIT] = audit
+    return content
+
+
+def unpack_reply(message: Message) -> Reply:
+    """Return what a client answered, checked."""
+    return read_reply(message.content)
+
+
+def read_reply(content: RecordDict) -> Reply:
+    """Return the reply that `pack_reply` packed, checked."""
+    answer = _unpack(content, _ANSWER, Answer)
+    metrics = content.get(_METRICS)
+    return Reply(
+        answer=answer,
+        update=b"" if answer.need_model or answer.left_out else _blob(content, _UPDATE),
+        buffers=_blob(content, _BUFFERS, b""),
+        metrics=_numbers(metrics) if isinstance(metrics, MetricRecord) else {},
+        release=_unpack(content, _RELEASE, Release) if _RELEASE in content else None,
+    )
+
+
+def pack_identity(identity: Identity) -> RecordDict:
+    """Pack a node's answer to the identity query."""
+    return RecordDict({_IDENTITY: _pack(identity)})
+
+
+def unpack_identity(message: Message) -> Identity:
+    """Return who a node says it is."""
+    return _unpack(message.content, _IDENTITY, Identity)
+
+
+def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
+    """Pack what an audited client reveals beside its update: safetensors, never pickle."""
+    record = ConfigRecord()
+    if truth is not None:
+        shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}
+        record["truth"] = save({name: tensor.contiguous() for name, tensor in shown.items()})
+    if raw is not None:
+        record["raw"] = save({name: tensor.contiguous() for name, tensor in raw.items()})
+    return record
+
+
+def add_audit_order(message: Message, audit: AuditOrder) -> None:
+    """Ask the client that ``message`` goes to for an audit."""
+    message.content[_AUDIT] = _pack(audit)
+
+
+def read_order(message: Message) -> Order:
+    """Return the order in a training message."""
+    return _unpack(message.content, _ORDER, Order)
+
+
+def read_locations(message: Message) -> bytes:
+    """Return the locations that came with an order, or b""."""
+    return _blob(message.content, _LOCATIONS, b"")
+
+
+def replace_order(
+    message: Message,
+    order: Order,
+    model: ConfigRecord,
+    buffers: ConfigRecord | None,
+    locations: ConfigRecord | None,
+) -> None:
+    """Put another order and another model into a training message."""
+    content = message.content
+    content[_ORDER], content[_MODEL] = _pack(order), model
+    for name, record in ((_BUFFERS, buffers), (_LOCATIONS, locations)):
+        if record is not None:
+            content[name] = record
+
+
+def leave_out(message: Message) -> None:
+    """Take the update, if there is one, out of a reply and say that it is not one of the round's."""
+    answer = _unpack(message.content, _ANSWER, Answer)
+    if answer.need_model:
+        return
+    message.content[_ANSWER] = _pack(replace(answer, left_out=True))
+    for name in (_UPDATE, _BUFFERS):
+        message.content.pop(name, None)
+
+
+def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:
+    """Take the audit record out of a reply's content and return the truth and the raw update."""
+    if _AUDIT not in content:
+        return None, None
+    record = content.pop(_AUDIT)
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"message: the audit record must be a config record, got {type(record).__name__}")
+    truth, raw = record.get("truth"), record.get("raw")
+    try:
+        return (
+            Truth(**load(truth)) if isinstance(truth, bytes) else None,
+            load(raw) if isinstance(raw, bytes) else None,
+        )
+    except (SafetensorError, TypeError) as error:
+        raise MessageError(f"message: the audit record cannot be read: {error}") from error
+
+
+def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> int:
+    """Return the serialised size of a message's content without its audit record.
+
+    The size is the sum of its records' sizes. ``known`` remembers that of records
+    that many messages share (by identity), so that a model is measured once a round.
+    """
+    if known is None and _AUDIT not in content:
+        return serialised_size(content)
+    known = {} if known is None else known
+    total = 0
+    for name, record in content.items():
+        if name == _AUDIT:
+            continue
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS):
+            total += serialised_size(RecordDict({name: record}))
+            continue
+        if id(record) not in known:
+            known[id(record)] = serialised_size(RecordDict({name: record}))
+        total += known[id(record)]
+    return total
+
+
+def _numbers(metrics: MetricRecord) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    except OverflowError as error:
+        raise MessageError(f"message: a metric cannot be: {error}") from error
+
+
+def _pack(
+    header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | RunName | Release,
+) -> ConfigRecord:
+    return ConfigRecord(vars(header))
+
+
+def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"message: expected a config record {name!r}, got {sorted(content)}")
+    expected = _TYPES[kind]
+    if record.keys() != expected.keys():
+        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {sorted(record)}")
+    for key, type_name in expected.items():
+        if type(record[key]).__name__ != type_name:
+            raise MessageError(
+                f"message: {name}.{key} must be {type_name}, got {type(record[key]).__name__} {record[key]!r}"
+            )
+    try:
+        return kind(**dict(record.items()))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise MessageError(f"message: record {name!r} cannot be: {error}") from error
+
+
+def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes:
+    record = content.get(name)
+    if record is None and default is not None:
+        return default
+    blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
+    if not isinstance(blob, bytes):
+        raise MessageError(f"message: expected bytes in record {name!r}, got {sorted(content)}")
+    return blob

@@ -1,0 +1,132 @@
+"""What every defense of conf/defense promises in a federation that is audited."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from federations import SMALL
+
+from fl_app.adversary.passive import Auditor, Public, Sighting, observe
+from fl_app.client_app import app
+from fl_app.config.build import ServerParts, server_parts
+from fl_app.flower import InlineGrid
+from fl_app.flower.held_tensor import hold
+from fl_app.flower.tapped import TappedGrid
+
+DEFENSES = sorted(path.stem for path in (Path(__file__).parents[3] / "conf" / "defense").glob("*.yaml"))
+UNDEFENDED = ("none", "fl_std")
+"""What the others are compared with: gradients as they are, or vectors in which nothing is hidden."""
+VECTORS = ("fl_basic", "fl_cs", "fl_std", "fl_top")
+# at 1 % of LeNet's features nothing is withheld that was not 0 anyway
+STRONG = {"soteria": "defense.rate=0.8"}
+ZERO = {
+    "topk": "defense.topk.inner.k=1.0",
+    "dgp": "defense.dgp.inner.k1=0 defense.dgp.inner.k2=0",
+    "graddrop": "defense.graddrop.inner.rate=0",
+    "prune": "defense.prune.inner.rate=0",
+    "outpost": "defense.outpost.inner.prune=0 defense.outpost.inner.noise=0",
+    "gaussian": "defense.gaussian.std=0",
+    "laplace": "defense.laplace.std=0",
+    "soteria": "defense.rate=0",
+    "fl_basic": "defense.share=1.0",
+    "fl_top": "defense.share=1.0",
+}
+NEVER_ZERO = {
+    "adgp": "it keeps half of the entries at most",
+    "ats": "no operation of its library does nothing",
+    "bf16": "rounding has no strength",
+    "dp_sgd": "it sums over records, which rounds in another way",
+    "fl_cs": "what is found from measurements is sparse, however many there are",
+    "fp16": "rounding has no strength",
+    "int8": "rounding has no strength",
+    "precode": "it trains another model",
+    "sign": "a sign has no strength",
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def undefended(defense: str) -> str:
+    """Return whom a client with this defense is compared with."""
+    return "fl_std" if defense in VECTORS else "none"
+
+
+def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
+    text = f"{SMALL} {overrides}"
+    parts = server_parts(text)
+    auditor = Auditor(
+        rounds="all",
+        clients="all",
+        model=lambda: (parts.strategy.weights, {}),
+        read=parts.strategy.see,
+        batch_size=3,
+        contrast=True,
+    )
+    grid = InlineGrid(
+        app, parts.config["clients"], run_config={"overrides": text}, node_config={"allow-audit": True}
+    )
+    parts.strategy.start(
+        grid=TappedGrid(grid, auditor),
+        initial_arrays=hold({name: t.clone() for name, t in parts.model.state_dict().items()}),
+        num_rounds=parts.config["rounds"],
+    )
+    assert not any(record.failures for record in parts.strategy.records)
+    return parts, auditor.sightings
+
+
+@pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in UNDEFENDED])
+def test_what_travels_is_not_what_an_undefended_client_would_send(defense):
+    parts, sightings = audited(f"rounds=1 clients=2 defense={defense} {STRONG.get(defense, '')}")
+    for sighting in sightings:
+        assert sighting.raw is not None
+        if defense != "precode":  # its model is the defense: there is no update of this model without it
+            assert any(not torch.equal(sighting.update[name], raw) for name, raw in sighting.raw.items())
+        public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, parts.config["defense"], True)
+        observation = observe(sighting, parts.model, public, grant_labels=False)
+        assert observation.defense == parts.config["defense"]
+        assert all(torch.equal(mask, sighting.update[name] != 0) for name, mask in observation.sent.items())
+
+
+@pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in ("none", "precode")])
+def test_the_contrast_of_an_audit_is_the_update_of_an_undefended_client(defense):
+    _, defended = audited(f"rounds=1 clients=2 defense={defense}")
+    _, plain = audited(f"rounds=1 clients=2 defense={undefended(defense)}")
+    for ours, theirs in zip(defended, plain, strict=True):
+        assert torch.equal(ours.truth.inputs, theirs.truth.inputs)
+        torch.testing.assert_close(ours.raw, theirs.update, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("defense", ZERO)
+def test_strength_zero_equals_no_defense_bit_for_bit(defense):
+    _, defended = audited(f"rounds=2 clients=2 defense={defense} {ZERO[defense]}")
+    _, plain = audited(f"rounds=2 clients=2 defense={undefended(defense)}")
+    for ours, theirs in zip(defended, plain, strict=True):
+        torch.testing.assert_close(ours.update, theirs.update, rtol=0, atol=0)
+
+
+def test_every_defense_can_be_set_to_zero_or_says_why_not():
+    assert ZERO.keys() | NEVER_ZERO.keys() == set(DEFENSES) - set(UNDEFENDED)
+    assert not ZERO.keys() & NEVER_ZERO.keys()
+
+
+def test_what_was_trained_on_is_part_of_the_truth_if_it_is_another():
+    _, transformed = audited("rounds=1 clients=2 defense=ats")
+    for sighting in transformed:
+        assert sighting.truth.trained.shape == sighting.truth.inputs.shape
+        assert not torch.equal(sighting.truth.trained, sighting.truth.inputs)
+    _, plain = audited("rounds=1 clients=2 defense=dgp")
+    assert all(sighting.truth.trained is None for sighting in plain)
+
+
+def test_of_a_vector_the_server_sees_few_entries_of_the_update():
+    entries = 15_000  # of LeNet
+    for defense in ("fl_basic", "fl_top"):
+        _, sightings = audited(f"rounds=1 clients=2 defense={defense}")
+        for sighting in sightings:
+            sent = sum(int((tensor != 0).sum()) for tensor in sighting.update.values())
+            assert 0 < sent <= 0.005 * sum(tensor.numel() for tensor in sighting.update.values())
+            assert sum(tensor.numel() for tensor in sighting.update.values()) > entries
