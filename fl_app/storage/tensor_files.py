@@ -33,7 +33,8 @@ def read_tensors(path: Path | str) -> Tensors:
         return readers[path.suffix](path)
     # the readers raise whatever a damaged file makes them meet
     except Exception as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
+        reason = str(error).partition(". ")[0]  # torch goes on with advice to unpickle
+        raise ValueError(f"{path}: cannot be read as tensors: {reason}") from error
 
 
 def _torch(path: Path) -> Tensors:
