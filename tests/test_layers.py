@@ -27,6 +27,7 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"results"},
     {"console"},
     {"types", "seeding"},
 ]
