@@ -180,7 +180,7 @@ class Attack(SparseRow):
         """
         if self.trained is None:
             return None
-        return self.model_copy(update=dict(self.trained) | {"update": "trained", "trained": None})
+        return self.model_copy(update=vars(self.trained) | {"update": "trained", "trained": None})
 
     def scores(self, metric: str) -> Sequence[float | None]:
         """Return the scores of its images; empty if there are none."""

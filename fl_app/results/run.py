@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -157,7 +157,7 @@ class Run(Row):
         """The path of the run's page."""
         return self.folder / REPORT
 
-    def lies_in(self, folder: Path) -> Run:
+    def lies_in(self, folder: Path) -> Self:
         """Take ``folder`` for that of the run, and return the run."""
         self._folder = folder
         return self
