@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +26,34 @@ class Run(results.Run):
         return notebook_view(self.folder)
 
 
-def run(*overrides: str, **settings: Any) -> Run:
+def run(*overrides: str, verbose: bool = False, **settings: Any) -> Run:
     """Train, defend and attack a federation in this process, and return its result.
 
     ``run("defense=dgp", rounds=20, attack__steps=300)``: overrides as the command ``fl-app`` takes them, and
     the same as keywords, with ``__`` for a dot or with a dict. They count as typed here: they may name any
-    callable. The run without its defense, for comparison, is made only with ``baseline=True``.
+    callable. The run without its defense, for comparison, is made only with ``baseline=True``. ``verbose``
+    lets Flower log every round.
     """
     wanted = [*overrides, *as_overrides(settings)]
     check_single(wanted, who="fl_app.run")
     if not {"baseline", "resume"} & {key_of(override) for override in wanted}:
         wanted.append("baseline=false")
-    return load_run(run_job(wanted))
+    with _flower_logs(logging.INFO if verbose else logging.WARNING):
+        return load_run(run_job(wanted, verbose=verbose))
 
 
 def load_run(folder: Path | str) -> Run:
     """Read the run in ``folder``; every failure is a ValueError."""
     found = results.load_run(folder)
     return Run.model_validate(found.as_json()).lies_in(found.folder)
+
+
+@contextmanager
+def _flower_logs(level: int) -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -41,10 +41,10 @@ def _value(key: str, value: Any) -> str:
         return _text(str(value))
     if isinstance(value, list | tuple):
         return f"[{','.join(_value(key, item) for item in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_text(str(k))}:{_value(key, v)}' for k, v in value.items())}}}"
+    if isinstance(value, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in value):
+        return f"{{{','.join(f'{name}:{_value(key, inner)}' for name, inner in value.items())}}}"
     raise ConfigError(
-        f"{key}: expected a number, text, true or false, None, or a list or dict of these, "
+        f"{key}: expected a number, text, true or false, None, or a list or dict (by plain names) of these, "
         f"got {type(value).__name__}"
     )
 

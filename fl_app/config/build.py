@@ -45,6 +45,7 @@ from fl_app.types import Manipulated
 
 ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
 """Attacks that take no sample for an image, by what they take it for."""
+_NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,25 @@ def attack_parts(
     _prepare_process(cfg)
     attacker = _attacker(cfg, vocabulary=vocabulary)
     if attacker is None:
-        raise ConfigError("attack: choose one; attack=none attacks nothing")
+        raise ConfigError(_NO_ATTACK)
     try:
         # a run's folder may come from elsewhere: of other models only the one that is asked for is built
         model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
+
+
+def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Build an attack on an update that no run has seen, and return it with the defense's config.
+
+    ``adaptive``: in the form that knows the defense, where the attack has one.
+    """
+    cfg = compose(overrides)
+    _prepare_process(cfg)
+    if cfg.attack.method is None:
+        raise ConfigError(_NO_ATTACK)
+    return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
 
 
 def attacked_rounds(chosen: Any, rounds: int) -> Chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import nn
 
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import Public, Sighting, observe
-from fl_app.console.progress import track
+from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
 from fl_app.running.result import Results
@@ -156,21 +156,17 @@ def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]
     elif hasattr(attack, "many"):
         with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(ValueError):
             # one that cannot be attacked would stop all: then each is attacked by itself
-            return list(attack.many(observations, on_step=_listener(advance)))
+            return list(attack.many(observations, on_step=follow_search(advance)))
     results: list[Any] = []
     for number, observation in enumerate(observations, 1):
         with track(
             title if len(cases) == 1 else f"{title} on update {number} of {len(cases)}", 100
         ) as advance:
             try:
-                results.append(attack(observation, on_step=_listener(advance)))
+                results.append(attack(observation, on_step=follow_search(advance)))
             except ValueError as error:
                 results.append(error)
     return results
-
-
-def _listener(advance: Callable[[int, str], None]) -> Callable[[int, int, float], None]:
-    return lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}")
 
 
 def _entry(
