@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Answer ``fl-app ARGUMENTS``."""
     given = sys.argv[1:] if arguments is None else arguments
     word = given[0] if given and is_bare(given[0]) else None
-    if word in SUBCOMMANDS:
+    if word is not None and word in SUBCOMMANDS:
         run_command(f"fl-app {word}", SUBCOMMANDS[word].module, given[1:])
     elif word is not None:
         raise ConfigError(unknown_word(word))

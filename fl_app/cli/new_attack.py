@@ -12,8 +12,8 @@ from fl_app.cli.own_code import add_option, import_from_here, search_in
 from fl_app.config.build import attack_parts
 from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
-from fl_app.run.attack import attack_sightings
-from fl_app.run.result import Results
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results
 
 _KEYS = ("attack", "device", "threads", "dtype", "model")
 _SAME = ("attack", "adaptive", "update", "round", "client", "labels_from")

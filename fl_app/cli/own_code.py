@@ -1,4 +1,4 @@
-"""Code and YAML files of the user's own: the current folder is importable, a folder of choices is searched."""
+"""Code and YAML files of the user's own: imports from the current folder, and a folder of choices."""
 
 from __future__ import annotations
 

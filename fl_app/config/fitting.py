@@ -18,13 +18,13 @@ def check_fit(cfg: DictConfig, defense: Defense) -> None:
     for group, off in _OFF.items():
         if cfg.choices[group] != off and defense.scheme is None:
             raise ConfigError(
-                f"{group}: {group}={cfg.choices[group]} needs a defense whose clients send one vector and keep "
-                f"nothing between rounds (docs/private-training.md), got defense={name}"
+                f"{group}: {group}={cfg.choices[group]} needs a defense whose clients send one vector and "
+                f"keep nothing between rounds (docs/private-training.md), got defense={name}"
             )
     if cfg.choices.dp != _OFF["dp"] and cfg.training.get("steps") is None:
         raise ConfigError(
-            f"training.steps: with dp={cfg.choices.dp} it must be a number: the steps of an epoch tell how many "
-            "samples there are"
+            f"training.steps: with dp={cfg.choices.dp} it must be a number: the steps of an epoch tell how "
+            "many samples there are"
         )
     if defense.votes_first and _attacks_first(cfg):
         raise ConfigError(

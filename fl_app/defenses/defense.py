@@ -41,9 +41,6 @@ class Defense:
     """The choice of ``defense`` whose clients send the same kind of message and hide nothing in it."""
 
 
-_FLAGS = ("confined", "votes_first", "images_only")
-
-
 def protect(**parts: Defense | Transform) -> Defense:
     """Put several defenses to work together; transforms run in the order in which they are written.
 
@@ -62,7 +59,9 @@ def protect(**parts: Defense | Transform) -> Defense:
         rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
         check=check,
         **_changes(Defense(), defenses, ["model", "release", "scheme", "baseline"]),
-        **{flag: any(getattr(one, flag) for one in defenses.values()) for flag in _FLAGS},
+        confined=any(one.confined for one in defenses.values()),
+        votes_first=any(one.votes_first for one in defenses.values()),
+        images_only=any(one.images_only for one in defenses.values()),
     )
 
 

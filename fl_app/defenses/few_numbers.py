@@ -33,5 +33,5 @@ def fl_cs(share: float) -> Defense:
     return _vectors(measurements(share))
 
 
-def _vectors(scheme: Scheme, **facts: bool) -> Defense:
-    return Defense(scheme=scheme, baseline=fl_std.__name__, **facts)
+def _vectors(scheme: Scheme, *, confined: bool = False, votes_first: bool = False) -> Defense:
+    return Defense(scheme=scheme, confined=confined, votes_first=votes_first, baseline=fl_std.__name__)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
 from fl_app.config.build import baseline_of
@@ -28,8 +28,8 @@ from fl_app.config.compose import (
 from fl_app.config.hash import hash_config
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
-from fl_app.run.checkpoint import read_checkpoint
-from fl_app.run.result import read_result, run_folder
+from fl_app.running.checkpoint import read_checkpoint
+from fl_app.running.result import read_result, run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
 def _is_baseline(config: Mapping[str, Any]) -> bool:
     """Say whether nothing protects the updates of a run."""
     choices = config["choices"]
-    plain = cast(DictConfig, OmegaConf.create(dict(config)))
-    return (choices["dp"], choices["secagg"]) == ("none", "off") and choices["defense"] == baseline_of(plain)
+    unprotected = (choices["dp"], choices["secagg"]) == ("none", "off")
+    return unprotected and choices["defense"] == baseline_of(OmegaConf.create(dict(config)))
 
 
 def _undefended(overrides: list[str], baseline: str) -> list[str]:
@@ -117,11 +117,8 @@ def _undefended(overrides: list[str], baseline: str) -> list[str]:
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
     off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
     # some settings of a strategy are those of the defense that brought it
-    gone = {
-        str(o.input_line)
-        for o in parse_overrides(kept)
-        if o.key_or_group.startswith("strategy.")
-        and not o.is_add()
-        and not has_key([*kept, *off], o.key_or_group)
-    }
+    set_there = [
+        o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()
+    ]
+    gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
     return [*(o for o in kept if o not in gone), *off]
