@@ -20,6 +20,7 @@ from fl_app.client.client import ClientParts
 from fl_app.client.inspection import Inspection
 from fl_app.client.secure import SecureSettings
 from fl_app.config.compose import ConfigError, compose
+from fl_app.config.fitting import check_fit, check_samples
 from fl_app.config.trust import NOBODY, Trust, compose_sent
 from fl_app.data import (
     Dataset,
@@ -117,7 +118,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
-        _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
+        _check_tokens(cfg, defense, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
     spec = _spec(cfg, dataset, defense)
     if not trust.whole:
         _check_size(spec)
@@ -292,11 +293,18 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def baseline_of(cfg: DictConfig) -> str:
+    """Return the choice of ``defense`` that the configured one is compared with."""
+    return _defense(cfg).baseline
+
+
 def _defense(cfg: DictConfig) -> Defense:
     try:
-        return protect(defense=_build(cfg, "defense"))
+        defense = protect(defense=_build(cfg, "defense"))
     except TypeError as error:
         raise ConfigError(f"defense: {error}") from error
+    check_fit(cfg, defense)
+    return defense
 
 
 def _vector_parts(
@@ -389,13 +397,12 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     return rest, public
 
 
-def _check_tokens(cfg: DictConfig, what: str) -> None:
+def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
     if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
         choices = ", ".join(ON_TOKENS[what])
         raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
-    if cfg.choices.defense in ("ats", "soteria"):
-        raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
+    check_samples(cfg, defense, what)
     if cfg.client.inspect != "off":
         raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")
 
