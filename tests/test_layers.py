@@ -108,6 +108,12 @@ def test_private_names_of_flower_live_in_one_module(repository):
         assert not private, path
 
 
+def test_the_picture_of_the_house_shows_these_layers(repository):
+    page = (repository / "docs" / "architecture.md").read_text()
+    picture = page.split("## The house\n")[1].split("```\n")[1]
+    assert [set(line.split("│")[0].split()) for line in picture.splitlines()] == LAYERS
+
+
 @pytest.mark.parametrize("package", ["fl_app", "attacks"])
 def test_every_module_says_what_it_is_for(repository, package):
     silent = [
