@@ -14,7 +14,6 @@ LAYERS = [
     {"strategies"},
     {"client"},
     {"secagg"},
-    {"storage"},
     {"report"},
     {"adversary"},
     {"defenses"},
@@ -28,6 +27,7 @@ LAYERS = [
     {"privacy"},
     {"flower", "engine", "tap"},
     {"console"},
+    {"storage"},
     {"types", "seeding"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""

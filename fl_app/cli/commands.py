@@ -52,6 +52,7 @@ from fl_app.report import (
     write_frontier,
     write_report,
 )
+from fl_app.wire.words import printable
 
 _SWEEP = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 _OWN = ("scale", "parts", "jobs")
@@ -88,7 +89,8 @@ def _guard(name: str, command: Callable[[], None]) -> None:
         sys.exit(130)
     except (ConfigError, ValueError, FileNotFoundError, TimeoutError) as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
-        print(f"{name}: {error}", file=sys.stderr)
+        # it may quote a folder that a stranger made
+        print(printable(f"{name}: {error}", lines=True), file=sys.stderr)
         sys.exit(2)
 
 
@@ -323,7 +325,8 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _announce(folder: Path) -> None:
-    print("\n".join([*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]), flush=True)
+    lines = [*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]
+    print("\n".join(map(printable, lines)), flush=True)
 
 
 def _attack() -> None:
@@ -343,16 +346,15 @@ def _report() -> None:
         print(f"results: {write_results(args.paths, args.results)}", flush=True)
         return
     runs = find_runs(args.paths)
-    console = Console()
     if args.frontier is not None:
         for path in write_frontier(runs, args.frontier, by=args.leak):
-            console.print(f"frontier: {path}", soft_wrap=True)
+            print(printable(f"frontier: {path}"))
         return
     for run in runs:
-        console.print(f"report: {write_report(run)}", soft_wrap=True)
-    console.print(comparison_table(comparison_rows(runs)))
+        print(printable(f"report: {write_report(run)}"), flush=True)
+    Console().print(comparison_table(comparison_rows(runs)))
     if len(runs) > 1:
-        console.print(f"comparison: {compare_runs(runs, args.out)}", soft_wrap=True)
+        print(printable(f"comparison: {compare_runs(runs, args.out)}"))
 
 
 def _report_arguments() -> argparse.ArgumentParser:

@@ -89,6 +89,7 @@ def watch(parts: ServerParts) -> Auditor:
         "batch_size": config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
         "masked": isinstance(strategy, FLStd) and strategy.aggregation is not None,
+        "public": parts.public,
     }
     if config["attack"].get("viewpoint") == "participant":
         by, clients = config["attack"]["by"], config["clients"]

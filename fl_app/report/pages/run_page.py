@@ -31,6 +31,7 @@ from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
+from fl_app.wire.words import printable
 
 _NOTES_SHOWN = 12
 
@@ -229,7 +230,7 @@ def _notes_section(run: Run) -> list[Child]:
 def _detail_section(run: Run) -> list[Child]:
     resolved = run.folder / "config.yaml"
     config = (
-        resolved.read_text(encoding="utf-8", errors="replace")
+        printable(resolved.read_text(encoding="utf-8", errors="replace"), lines=True)
         if resolved.is_file()
         else json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
     )
