@@ -15,7 +15,6 @@ LAYERS = [
     {"strategies"},
     {"client"},
     {"secagg"},
-    {"storage"},
     {"report"},
     {"adversary"},
     {"defenses"},
@@ -30,6 +29,7 @@ LAYERS = [
     {"flower", "engine", "tap"},
     {"results"},
     {"console"},
+    {"storage"},
     {"types", "seeding"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""
