@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fl_app.privacy import ClientLevel, Ledger, NoiseShares
-from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
+from fl_app.secagg import Job, ProtocolError, RoundFailed, smallest_threshold
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
@@ -61,6 +61,7 @@ class FLStd(FedAvg):
         privacy: ClientLevel | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
+        settings: str = "",
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -72,6 +73,7 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.account = None if privacy is None else privacy.account()
@@ -291,7 +293,7 @@ class FLStd(FedAvg):
                 list(self._sampled),
                 round=server_round,
                 restarts=self._attempt,
-                model=bytes.fromhex(hash_tensors(self.weights.values())),
+                job=self._job(server_round).digest,
                 size=self.sketch.size,
                 noise=None if self.privacy is None else noise,
             )
@@ -302,6 +304,19 @@ class FLStd(FedAvg):
             self._cohort = len(aggregation.terms.participants)
         self._name_refused(aggregation)
         self._sampled = {c: node for c, node in self._sampled.items() if c in self._deliveries}
+
+    def _job(self, server_round: int) -> Job:
+        """Return what all clients of a round must have been told alike."""
+        return Job(
+            model=self._model.hash,
+            weights=hash_tensors(self.weights.values()),
+            lr=self.lr(server_round),
+            start=self.start_hash,
+            coordinates=self.coordinates_hash,
+            seed=round_seed(self._seed, server_round),
+            clip=self.clip,
+            settings=self._settings,
+        )
 
     def _check_budget(self, cohort: int) -> None:
         """Refuse to begin with so few clients, of those who were drawn, that their noise would not do."""
