@@ -62,8 +62,8 @@ def offer(
     """Exchange 1: agree to the terms and offer new keys.
 
     ``job`` is the digest of the `Job` that this client knows of; None if the order comes with
-    exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of whatever round: an invitation
-    that is not newer is a replay. ``min_clients`` is how large a crowd this client wants to hide in.
+    exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of whatever round:
+    an invitation that is not newer is a replay. ``min_clients`` is how large a crowd it wants to hide in.
     """
     terms = Terms.from_bytes(invitation)
     _check_terms(terms, client, min_clients, identity)
