@@ -37,7 +37,8 @@ def seeded_bits(generator: torch.Generator) -> Bits:
     def draw(count: int) -> NDArray[np.uint64]:
         halves = torch.randint(0, 1 << 32, (2, count), generator=generator, dtype=torch.int64, device="cpu")
         words: NDArray[np.uint64] = halves.numpy().astype(np.uint64)
-        return np.bitwise_or(np.left_shift(words[0], np.uint64(32)), words[1], dtype=np.uint64)
+        joined: NDArray[np.uint64] = np.left_shift(words[0], np.uint64(32)) | words[1]
+        return joined
 
     return draw
 
