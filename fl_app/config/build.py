@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -47,6 +49,11 @@ from fl_app.types import Manipulated
 ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
 """Attacks that take no sample for an image, by what they take it for."""
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
+
+
+_JOB = ("model", "training", "defense", "data", "batch_size", "share", "balance", "bn", "dtype", "seed")
+"""Settings that decide what a client's training order comes to."""
+_PLACES = ("root", "download")
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         dtype=getattr(torch, cfg.dtype),
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
+        settings=_hash_job_settings(cfg),
         privacy=_build(cfg, "dp"),
         secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
@@ -330,8 +338,18 @@ def _vector_parts(
     return {
         "privacy": privacy,
         "aggregation": aggregation,
+        "settings": _hash_job_settings(cfg),
         "public": PublicRound(_build(cfg, "training"), model, data, lr),
     }
+
+
+def _hash_job_settings(cfg: DictConfig) -> str:
+    """Hash the settings by which a client trains; where a node's own data lie is left out."""
+    whole = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    settings = {key: whole[key] for key in _JOB}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
+    settings["mode"] = whole["client"]["mode"]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
