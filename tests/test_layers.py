@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "deploy", "__main__"},
+    {"api"},
     {"experiments"},
     {"client_app", "server_app"},
     {"running"},
@@ -14,7 +15,6 @@ LAYERS = [
     {"strategies"},
     {"client"},
     {"secagg"},
-    {"storage"},
     {"report"},
     {"adversary"},
     {"defenses"},
@@ -27,7 +27,9 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"results"},
     {"console"},
+    {"storage"},
     {"types", "seeding"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""
