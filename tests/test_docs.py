@@ -6,6 +6,7 @@ import shlex
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,9 +65,9 @@ def test_python_of_the_readme_runs(repository):
     assert blocks
     for block in blocks:
         assert "steps=1200" in block
-        names: dict[str, object] = {}
+        names: dict[str, Any] = {}
         exec(compile(block.replace("steps=1200", "steps=2"), "README.md", "exec"), names)
-        assert tuple(names["found"].images.shape) == (1, 3, 32, 32)  # type: ignore[attr-defined]
+        assert tuple(names["found"].images.shape) == (1, 3, 32, 32)
 
 
 def test_verdicts_in_the_readme_are_those_of_the_results(repository):

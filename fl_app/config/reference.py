@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 def reference() -> str:
     """Return the whole page."""
     main = CONF_DIR / f"{CONFIG_NAME}.yaml"
-    sections = [_OPENING, "## Settings of a run", description(main), _table_of(list(settings(main)))]
+    sections = [_OPENING, "## Settings of a run", description(main), _table_of(settings(main))]
     chosen = _defaults(main)
     for folder in sorted(path for path in CONF_DIR.iterdir() if path.is_dir() and path.name != EXPERIMENTS):
         sections += _group(folder, chosen.get(folder.name))
@@ -60,19 +60,31 @@ def description(file: Path) -> str:
     return _plain(" ".join(lines))
 
 
-def settings(file: Path) -> Iterator[Setting]:
-    """Go through the keys of a file that hold a value of their own: no callables and no references."""
+def settings(file: Path) -> list[Setting]:
+    """Return the keys of a file that hold a value of their own: no callables and no references.
+
+    Keys of the files in its defaults list come first, as far as the file does not set them itself.
+    """
     text = file.read_text(encoding="utf-8")
     root = yaml.compose(text)
-    if isinstance(root, yaml.MappingNode):
-        yield from _leaves(root, package_of(file), text)
+    if not isinstance(root, yaml.MappingNode):
+        return []
+    listed = yaml.safe_load(text).get("defaults", []) if file.parent != CONF_DIR else []
+    bases = [file.parent / f"{name}.yaml" for name in listed if isinstance(name, str) and name != "_self_"]
+    found = {setting.key: setting for base in bases for setting in settings(base)}
+    for setting in _leaves(root, package_of(file), text):
+        inherited = found.get(setting.key)
+        found[setting.key] = setting._replace(
+            meaning=setting.meaning or (inherited.meaning if inherited else "")
+        )
+    return list(found.values())
 
 
 def _leaves(node: yaml.MappingNode, path: tuple[str, ...], text: str) -> Iterator[Setting]:
     for name, value in node.value:
         here = (*path, name.value)
         key = ".".join(here)
-        if _NOT_SETTINGS.search(key) or here[1:] == ("name",):
+        if _NOT_SETTINGS.search(key) or here[1:] in (("name",), ("defaults",)):
             continue
         if isinstance(value, yaml.MappingNode) and value.value:
             yield from _leaves(value, here, text)

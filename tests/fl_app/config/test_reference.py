@@ -47,9 +47,23 @@ def test_a_file_gives_its_first_comment_and_its_own_values(tmp_path, monkeypatch
     ]
 
 
+def test_settings_of_base_files_count_unless_the_file_has_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_app.config.conf_files.CONF_DIR", tmp_path)
+    (tmp_path / "attack" / "base").mkdir(parents=True)
+    (tmp_path / "attack" / "base" / "search.yaml").write_text(
+        "# @package attack\nsteps: 1  # how many\ntrace: 0  # snapshots\n"
+    )
+    file = tmp_path / "attack" / "mine.yaml"
+    file.write_text("# Mine\ndefaults:\n  - base/search\n  - _self_\nname: mine\nsteps: 7\n")
+    assert [tuple(setting) for setting in settings(file)] == [
+        ("attack.steps", "7", "how many"),
+        ("attack.trace", "0", "snapshots"),
+    ]
+
+
 @pytest.mark.parametrize("name", ["attack/ig.yaml", "defense/dgp.yaml", "strategy/fed_avg.yaml"])
 def test_callables_and_references_are_no_settings(name: str):
     file: Path = CONF_DIR / name
-    found = list(settings(file))
+    found = settings(file)
     assert found
     assert not [one for one in found if one.default.startswith("${") or "_target_" in one.key]
