@@ -37,18 +37,13 @@ class Samples(NamedTuple):
     notes: list[str]
 
 
-def first_linear() -> FirstLinear:
+@dataclasses.dataclass(frozen=True)
+class FirstLinear:
     """Recover inputs by dividing rows of the first linear layer's gradient by those of its bias.
 
     Exact for one sample. The update's scale cancels, so the delta of several local steps
     serves as well as a gradient.
     """
-    return FirstLinear()
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstLinear:
-    """The attack; `first_linear` makes it."""
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
@@ -69,6 +64,9 @@ class FirstLinear:
             labels=labels,
             notes=(*problem.notes, *about_labels, *_holes(weight, layer.weight), *samples.notes),
         )
+
+
+first_linear = FirstLinear
 
 
 def scale_free_problem(obs: Observation, *, who: str) -> Problem:

@@ -53,19 +53,14 @@ class SolvedChain(NamedTuple):
     notes: tuple[str, ...]
 
 
-def rgap() -> RGap:
+@dataclass(frozen=True)
+class RGap:
     """Solve for the input of one sample from its exact gradient, for a chain without biases.
 
     One logit is read as the logistic loss of a binary label (1: the logit is to be large, 0
-    or -1: small), several as cross-entropy. What breaks a premise is refused with the reason;
+    or -1: small), several as cross-entropy. A broken premise is refused with the reason;
     a layer whose equations leave its input open is reported with its rank.
     """
-    return RGap()
-
-
-@dataclass(frozen=True)
-class RGap:
-    """The attack; `rgap` makes it."""
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
@@ -83,6 +78,9 @@ class RGap:
             notes=(*problem.notes, *solved.notes, *(str(layer) for layer in solved.layers)),
             layers=solved.layers,
         )
+
+
+rgap = RGap
 
 
 def solve_chain(

@@ -295,7 +295,7 @@ def _check_together(config: Mapping[str, Any]) -> None:
 
 def _attacks_first(config: Mapping[str, Any]) -> bool:
     rounds = _at(config, "attack.rounds")
-    return _at(config, "attack.method") is not None and (rounds == "all" or 1 in rounds)
+    return "_target_" in _at(config, "attack") and (rounds == "all" or 1 in rounds)
 
 
 def _check_participant(config: Mapping[str, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.study_records import FAILS, HOLDS, StudyRecord
 from fl_app.experiments.site.verdict_words import verdict_marks

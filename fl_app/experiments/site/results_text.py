@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
 from fl_app.experiments.studies.study_file import VARIANT

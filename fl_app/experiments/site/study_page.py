@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import paper_name
 from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim
-from fl_app.experiments.site.papers import paper_name
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.study_records import (
     FAILS,

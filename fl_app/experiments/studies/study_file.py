@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.config.compose import ConfigError, nearest, parse_overrides
+from fl_app.experiments.papers import PAPERS
 from fl_app.experiments.studies.metrics import has_rounds, metric_of
 from fl_app.experiments.studies.selector import Selector, merge_selectors, parse_selector
 
-PAPERS = {
-    "dgp": "Xue et al., AAAI 2024: Revisiting gradient pruning",
-    "adgp": "Shielding federated learning: aligned dual gradient pruning",
-    "fltop": "Kerkouche et al., UAI 2021: Constrained differentially private federated learning",
-    "rlg": "Dang et al., NeurIPS 2021: Revealing and protecting labels in distributed training",
-    "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
-}
 DEFAULT_SCALE = "cpu"
 VARIANT = "variant-"
 """How folders begin that hold the table of a command with overrides."""
