@@ -1,4 +1,4 @@
-"""What an attack is: a callable from an observation to a result that says what was assumed."""
+"""Interface of an attack: a callable from an observation to a result with the assumptions it made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker knows of the defense: its parts by name, with their settings.
+"""The defense as the attacker knows it: its parts by name, with their settings.
 
 A defense is public: the server hands it out. An observation carries it as the
 config does, a tree of ``_target_`` nodes.

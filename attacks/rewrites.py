@@ -1,4 +1,4 @@
-"""Undo what a client did to its images before it trained: find images whose rewriting is what was recovered.
+"""Undo a client's rewriting of its images: find images whose rewritten form is the recovered one.
 
 A defense that rewrites images by public rules, such as ATS, leaves an attacker with
 rewritten images. Whoever knows the rules searches for the images behind them, tries

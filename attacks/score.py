@@ -1,4 +1,4 @@
-"""The one place where a result meets the truth."""
+"""Scores of a result against the truth; no other module sees both."""
 
 from __future__ import annotations
 

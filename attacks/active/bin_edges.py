@@ -1,4 +1,4 @@
-"""Where the bins of an imprint end: so that each is hit by as many images as any other."""
+"""Edges of an imprint's bins, chosen so that all bins are equally likely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each bin of an imprint block holds, by the differences of neighbouring rows."""
+"""Contents of an imprint block's bins, from the differences of neighbouring rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client can see of a manipulated model before it trains on it.
+"""Detection of a manipulated model by the client, before it trains on it.
 
 Each check is a number per layer and a threshold above those of honest models, trained or
 not. Checks of the weights name the known attacks; those of behaviour, on the client's own

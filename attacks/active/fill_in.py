@@ -1,4 +1,4 @@
-"""Entries of rows that were withheld, guessed: pictures are smooth, and pruning has a rule.
+"""Estimates of withheld entries: pictures are smooth, and pruning follows a rule.
 
 An entry that top-k withholds is not larger than the smallest that it sends. Within that
 bound rows, being sums of samples, are chosen so that their differences are smooth pictures.

@@ -1,4 +1,4 @@
-"""The error signal of one photograph from its pixels alone: the 256 levels vote on it.
+"""Error signal of one photograph, voted on by the 256 levels of its pixels.
 
 Of one sample, a row's gradient is the error signal times the input. If the signal was not
 sent, or is known but roughly, the right one is that for which the pixels are levels.

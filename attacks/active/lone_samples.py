@@ -1,4 +1,4 @@
-"""Whether what was read off a gradient is one sample or a mixture: two tests that need no truth.
+"""Two tests, without the truth, that tell a single sample from a mixture.
 
 *Replay*: the model is known, so the error signal of a recovered input can be computed for
 every label. That of a single sample is what was observed, for its label; the sum of

@@ -1,4 +1,4 @@
-"""How an image gets to a model's first linear layer: flattened at once, or through convolutions.
+"""Path of an image to a model's first linear layer: flattened at once, or through convolutions.
 
 A convolution of stride 1 that keeps the size can pass its input on, in as many channels as
 that has: its kernels are then a single 1. The first one turns what it sees into pixels,

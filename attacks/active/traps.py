@@ -1,4 +1,4 @@
-"""What each row of a trapped layer holds, by the ratios of its weights' gradient to its bias'."""
+"""Contents of a trapped layer's rows: each weight gradient divided by its bias gradient."""
 
 from __future__ import annotations
 

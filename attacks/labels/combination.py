@@ -1,4 +1,4 @@
-"""Sums that vanish: non-negative combinations of vectors that give 0.
+"""Non-negative combinations of vectors that sum to 0.
 
 By Gordan's theorem either such a combination exists or a vector ``r`` with ``r v > 0`` for all
 vectors ``v``. Either one proves that the other cannot be.

@@ -1,4 +1,4 @@
-"""Whether what enters the output layer is never below zero, so that signs of its rows name labels alone."""
+"""Check that no input of the output layer is negative, so that negative row entries name labels alone."""
 
 from __future__ import annotations
 

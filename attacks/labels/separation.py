@@ -1,4 +1,4 @@
-"""Which points a hyperplane through 0 can part from all others: exact, and mostly without a programme each.
+"""Points that a hyperplane through 0 separates from all others: exact, mostly without a linear programme.
 
 Every answer has a proof. Yes: a hyperplane that does it, checked on all points. No: a sum
 with non-negative weights that vanishes. A point without a weight in it cannot be parted, since the

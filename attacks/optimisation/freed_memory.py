@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next operator, instead of being given back to the kernel.
+"""Keep freed memory for the next operator instead of returning it to the kernel.
 
 A stack of gradients takes tens of megabytes, and every step makes dozens of such tensors.
 The C library asks the kernel for each of them and returns it at once, and the kernel clears

@@ -1,4 +1,4 @@
-"""What the attacks on images share: from observations to problems, a recipe, and results with notes."""
+"""Base of the attacks on images: from observations to problems, a recipe, and results with notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The labels that an attack on images starts from: granted by the threat model, or read off the update."""
+"""Initial labels of an attack on images: granted by the threat model, or read off the update."""
 
 from __future__ import annotations
 

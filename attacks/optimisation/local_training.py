@@ -1,4 +1,4 @@
-"""A client's local steps, as far as the server knows them: how many, how long, on which samples."""
+"""A client's local steps, as far as the server knows them: number, learning rate and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop under every optimisation attack: step, project, keep the best iterate, mend what breaks."""
+"""Loop of every optimisation attack: step, project, keep the best iterate, redraw broken guesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps downhill for a stack of independent problems, each with its own state."""
+"""Optimisers for a stack of independent problems, each with its own state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One observation as a gradient-matching problem: what is known, what is assumed, what is sought."""
+"""One observation as a gradient-matching problem: known, assumed and unknown quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sample of a batch at a time (Zhu et al. 2019, Eq. 5).
+"""Round-robin optimisation: one sample of a batch at a time (Zhu et al. 2019, Eq. 5).
 
 Samples that move together may trade places in a gradient that only knows their sum;
 moved in turn, each settles on what the others leave.

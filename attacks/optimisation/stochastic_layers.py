@@ -1,4 +1,4 @@
-"""A model that draws at random (PRECODE): the client's draws are unknowns like its images, and searched for.
+"""Models that draw at random (PRECODE): the client's draws are searched for with its images.
 
 The gradient of every layer depends on them, so that a guess with draws of its own never
 matches. But they are few, and the layers in front of them tell of the images whatever

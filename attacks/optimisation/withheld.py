@@ -1,4 +1,4 @@
-"""What entries that were not sent still tell: they were too small to be sent, or too large.
+"""Bounds on entries that were not sent: they were too small to be sent, or too large.
 
 A pruned entry is not unknown. Top-k leaves out what is below the smallest entry that it
 sends; dual pruning leaves out what is below the smallest or above the largest. A

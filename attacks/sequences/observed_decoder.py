@@ -1,4 +1,4 @@
-"""What was observed of a decoder's gradient, and how far a guess is from it."""
+"""Observed gradient of a decoder, and the distance of a guess from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a search for tokens has found its answer: none of them has changed for a while."""
+"""Stopping rule of a search for tokens: stop once none has changed for a while."""
 
 from __future__ import annotations
 

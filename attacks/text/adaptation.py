@@ -1,4 +1,4 @@
-"""What a defense does to the search for a sentence, for an attacker who knows it and for one who does not.
+"""Effects of a defense on the search for a sentence, for adaptive and plain attackers.
 
 Who knows that an update was pruned matches what was sent, and not zeros in the place of the rest. The
 table of token embeddings has a gradient in the rows of the sentence's tokens alone, which are few: pruning

@@ -1,4 +1,4 @@
-"""What the gradient of a masked language model says by itself, before any search."""
+"""Clues in the gradient of a masked language model, read before any search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens a client's text has, from the rows of the token embeddings' gradient.
+"""Tokens of a client's text, from the rows of the token embeddings' gradient.
 
 Where the table of embeddings is trained and sent, only the rows of tokens that occur have a gradient. No
 search is needed for that, but neither their order nor their number is told.

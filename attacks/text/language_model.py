@@ -1,4 +1,4 @@
-"""What an attack needs of a masked language model, and its observation as a gradient-matching problem."""
+"""Interface of a masked language model under attack, and its gradient-matching problem."""
 
 from __future__ import annotations
 

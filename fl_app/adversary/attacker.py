@@ -1,4 +1,4 @@
-"""An attack as it was configured, and what judges its results."""
+"""Configured attack, with the functions that score its results."""
 
 from __future__ import annotations
 

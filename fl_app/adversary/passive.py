@@ -1,4 +1,4 @@
-"""The honest-but-curious server: remembers what it saw of chosen clients in chosen rounds.
+"""Honest-but-curious server: records what it saw of chosen clients in chosen rounds.
 
 Nothing is attacked during training: a sighting keeps references to what passed
 by anyway, and becomes an `Observation` afterwards.
@@ -101,7 +101,7 @@ class Public:
     """What tokens stand for, where labels are tokens."""
 
 
-class Auditor:
+class PassiveServer:
     """A passive tap: what it returns is what it got, less the audit records that it asked for."""
 
     def __init__(

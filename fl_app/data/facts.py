@@ -1,4 +1,4 @@
-"""What must be the same everywhere when clients bring samples of their own: it travels with the orders.
+"""Facts on the data that all nodes must share when clients bring their own samples; orders carry them.
 
 Without it, a client whose folder lacks a class would number the others differently, and one that
 scales by its own mean would train another model than the server tests.

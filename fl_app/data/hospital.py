@@ -1,4 +1,4 @@
-"""SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, and who of them died in hospital.
+"""SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, labelled by death in hospital.
 
 Only what is known early in the stay is used: neither what came out of it nor
 somebody's or some model's forecast. What is learnt from the values (what stands

@@ -1,4 +1,4 @@
-"""How a row of a table becomes a vector: numbers are scaled, categories become columns of zeros and ones."""
+"""Encoding of table rows as vectors: scaled numbers and one-hot categories."""
 
 from __future__ import annotations
 

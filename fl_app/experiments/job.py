@@ -1,4 +1,4 @@
-"""One job of this project: the run that was asked for, and once more without its defense.
+"""One job: the requested run, and the same run without its defense.
 
 A defended run alone cannot say what its defense cost in accuracy. The baseline
 has the same seed, data and clients; it is trained, not attacked, and lies in the

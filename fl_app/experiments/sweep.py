@@ -1,4 +1,4 @@
-"""A sweep: one run per cell, each in a folder that is named by its config.
+"""Sweep: one run per cell, each in a folder named by its config.
 
 A cell is finished if its folder says so and bears the config's hash; it is not run
 again, so a sweep goes on where it was interrupted. A cell that has a checkpoint goes on after

@@ -1,4 +1,4 @@
-"""Several processes that work a list off; one that dies costs its own task and is replaced.
+"""Worker processes for a list of tasks; one that dies fails its own task and is replaced.
 
 An interruption reaches the process that waits for the others, which passes it on: a worker
 takes it as its own, so that what it works on ends as an interrupted run does.

@@ -1,4 +1,4 @@
-"""A grid that passes everything on to another: the base of grids that do one thing differently."""
+"""Grid that forwards everything to another: base of grids that change one thing."""
 
 from __future__ import annotations
 

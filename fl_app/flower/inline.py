@@ -1,4 +1,4 @@
-"""Flower client apps in this very process: no polling, no pickling, no start-up.
+"""In-process grid for Flower client apps: no polling, no pickling, no start-up.
 
 The embedded default. Any Flower strategy runs on it unchanged by
 ``strategy.start(grid=InlineGrid(client_app, 10), …)``.

@@ -1,4 +1,4 @@
-"""What a simulation's nodes say of themselves: they are the user's own, data and overrides alike."""
+"""Node config of a simulation: its nodes belong to the user, data and overrides alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attacker's place: on the grid, below every strategy, before a reply can be altered.
+"""Tap on a grid, below every strategy: sees each reply before a strategy can alter it.
 
 A tap that returns what it got is a passive, honest-but-curious server. One that
 returns something else is an active one. Strategies do not know of it.

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., NAACL 2019) for masked language modelling: which pieces stood behind the masks.
+"""BERT (Devlin et al., NAACL 2019) for masked language modelling.
 
 Written out in plain operations, for attacks differentiate the gradient once more: torch's fused attention
 has no second derivative everywhere. Nothing drops out. There is one segment, so its embedding is part of

@@ -1,4 +1,4 @@
-"""Listen, attend and spell (Chan et al., ICASSP 2016): speech in, one piece of a word after another out.
+"""Listen, attend and spell (Chan et al., ICASSP 2016): speech to word pieces, one after another.
 
 The encoder is a pyramid of bidirectional LSTMs, each of which halves the number of frames. The decoder
 is an LSTM that looks at the encoder's frames after each token. The encoder is torch's own LSTM, which is

@@ -1,4 +1,4 @@
-"""Layers of a model that is already built: found by name, and watched while it runs."""
+"""Layers of a built model: found by name, and observed while it runs."""
 
 from __future__ import annotations
 

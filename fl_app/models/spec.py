@@ -1,4 +1,4 @@
-"""A model as a value: allow-listed names and their settings, which an order carries and a client checks.
+"""A model as a value: allow-listed names and settings, carried by an order and checked by the client.
 
 The server names the model; the client builds it. Only names on the lists are
 ever called, so an order cannot make a client run a function of its choosing.

@@ -1,4 +1,4 @@
-"""Weights from a file, such as a finished run's, to start from."""
+"""Initial weights from a file, such as a finished run's."""
 
 from __future__ import annotations
 

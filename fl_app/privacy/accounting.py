@@ -1,4 +1,4 @@
-"""What releases cost in epsilon, and how much noise keeps that within a budget.
+"""Accounting: ε of releases, and the noise that keeps it within a budget.
 
 The computations are Opacus'. It is imported where it is used: that takes a second
 or two, and a run without differential privacy does without it.

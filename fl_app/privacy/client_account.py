@@ -1,4 +1,4 @@
-"""What the rounds of a federation have cost a client so far, and whether one more is within the budget.
+"""Privacy account of a client: cost of all rounds so far, and whether another fits the budget.
 
 Two observers are told apart. Who sees only the models does not know which clients
 took part: that secret makes each round cheaper (`epsilon`). The server knows,

@@ -1,4 +1,4 @@
-"""What a differentially private client released: enough to account for it, and nothing of its data."""
+"""Records of differentially private releases: enough to account for them, nothing of the data."""
 
 from __future__ import annotations
 

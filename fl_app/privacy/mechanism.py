@@ -1,4 +1,4 @@
-"""Differential privacy of whole clients, as one setting of a run: who draws, clips, adds noise and counts."""
+"""Client-level differential privacy as one setting of a run: sampling, clipping, noise and accounting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the noise of a round is divided among its clients, and how much of it an observer faces.
+"""Division of a round's noise among its clients, and the noise that each observer faces.
 
 No client adds all the noise that a model needs: each adds a share, and the sum of
 the shares hides any one client (Kerkouche et al., UAI 2021, §3.2). Noise multipliers

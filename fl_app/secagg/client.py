@@ -1,4 +1,4 @@
-"""A client's side of the protocol: one function per exchange, from state and message to state and reply.
+"""Client side of the protocol: one function per exchange, from state and message to state and reply.
 
 Nothing hides in an object: the state is bytes that the caller keeps until the next message. A call that
 raises leaves the caller with the old state. A caller must keep the new state before the reply leaves:

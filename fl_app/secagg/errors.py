@@ -1,4 +1,4 @@
-"""What can go wrong in a secure round, as far as a caller acts on it."""
+"""Errors of a secure round on which callers act."""
 
 from __future__ import annotations
 

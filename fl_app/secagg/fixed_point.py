@@ -1,4 +1,4 @@
-"""Real vectors as whole numbers modulo 2^bits, with room for the sum of a whole cohort.
+"""Fixed-point encoding: real vectors as integers modulo 2^bits, with room for a cohort's sum.
 
 Masks hide a number perfectly only in a finite group, so values become multiples of a step, modulo a power
 of two. A value outside of the range is clamped, never refused: an error that depends on a client's data

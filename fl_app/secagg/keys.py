@@ -1,4 +1,4 @@
-"""Key agreement and key derivation: every key belongs to one round, one purpose and named clients.
+"""Key agreement and derivation: every key belongs to one round, one purpose and named clients.
 
 X25519 gives two clients a common secret; HKDF-SHA256 (RFC 5869) turns a secret into keys. The digest of the
 round's terms is HKDF's salt: clients that were told another model, another list of participants or

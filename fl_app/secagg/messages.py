@@ -1,4 +1,4 @@
-"""The messages of the protocol, and their bytes.
+"""Messages of the protocol and their byte encoding.
 
 Every message begins with the same header: what it is, who sent it, which round and attempt, the digest of
 the terms. What follows has a length that the reader knows or that is checked against what can be there.

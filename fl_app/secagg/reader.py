@@ -1,4 +1,4 @@
-"""Reading bytes that a stranger wrote: bounded, in order, to the last byte."""
+"""Bounded reader of untrusted bytes: in order, to the last byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's side of the protocol: what to send next, from what came back.
+"""Server side of the protocol: the next messages from the replies received.
 
 A reply that breaks a rule is refused by its sender's name, and that client counts as dropped out. Below the
 threshold the round fails with an error that says who is left, and there is no sum.

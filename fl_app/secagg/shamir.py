@@ -1,4 +1,4 @@
-"""Shamir's sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
+"""Shamir sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
 
 A secret is the value at zero of a random polynomial modulo a prime; holder x gets the value at x. The points
 are small, so Python's own whole numbers are fast enough, and the weights of Lagrange's formula are made

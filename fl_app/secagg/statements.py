@@ -1,4 +1,4 @@
-"""What identities sign: bytes that mean one thing, in one round, and nothing anywhere else."""
+"""Signed statements: bytes with one meaning in one round, and none elsewhere."""
 
 from __future__ import annotations
 

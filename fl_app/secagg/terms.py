@@ -1,4 +1,4 @@
-"""The terms of a secure round: what every client must agree to before it sends anything.
+"""Terms of a secure round, which every client must accept before it sends anything.
 
 Their digest goes into every key and stands in every message, so a client that was told other terms
 than the rest is noticed at once.

@@ -1,4 +1,4 @@
-"""What stands for a whole update on the wire: all of it, some coordinates, or measurements, as one vector."""
+"""Wire form of an update as one vector: all of it, some coordinates, or measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock file that says who works on something; what a dead process left behind does not count.
+"""Lock file that names its owner; a lock left by a dead process does not count.
 
 Whether a process of another host is alive cannot be told from here: its lock holds
 until it, or a person, removes the file.

@@ -1,4 +1,4 @@
-"""Plain values and tensors as one file that is there whole or not at all, and that shows damage.
+"""Atomic, checksummed file of values and tensors.
 
 A tree is what JSON knows, with bytes, tensors, tuples and keys of any of these kinds. Nothing in the file
 can run code. It is written beside its place, flushed to the disk and put into its place in one

@@ -1,4 +1,4 @@
-"""A vocabulary from a folder of Hugging Face: ``tokenizer.json`` of the kind WordPiece, or ``vocab.txt``.
+"""Vocabulary from a Hugging Face folder: a WordPiece ``tokenizer.json``, or ``vocab.txt``.
 
 Both are text: nothing in such a folder is ever run.
 """

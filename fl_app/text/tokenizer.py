@@ -1,4 +1,4 @@
-"""WordPiece: a word is cut into the longest piece that begins it, then the longest that goes on, and so on.
+"""WordPiece tokenizer: cut a word greedily into the longest pieces of the vocabulary.
 
 A piece that goes on in a word begins with ``##``.
 """

@@ -1,4 +1,4 @@
-"""How good a model is on the server's own samples."""
+"""Evaluation of a model on the server's own samples."""
 
 from __future__ import annotations
 

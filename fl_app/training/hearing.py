@@ -1,4 +1,4 @@
-"""How good a speech model is on the server's own utterances."""
+"""Evaluation of a speech model on the server's own utterances."""
 
 from __future__ import annotations
 

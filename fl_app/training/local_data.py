@@ -1,4 +1,4 @@
-"""One client's samples, and which of them a round uses."""
+"""One client's samples, and the batches that a round draws from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server learns from a few public samples before a federation starts.
+"""Training of the server on a few public samples before the federation starts.
 
 Which coordinates move most, and how far an update goes: the set T and the clipping
 bound S of Kerkouche et al. (UAI 2021), §3.1 and §4. No client's data is touched,

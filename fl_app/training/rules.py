@@ -1,4 +1,4 @@
-"""How a step of training sees its batch, what it minimises and how it is differentiated.
+"""Rules of one training step: preparation of the batch, loss, and differentiation.
 
 These are the places where a defense may step in; the trainers only walk through the data.
 """

@@ -1,4 +1,4 @@
-"""What depends on the kind of data: what is asked of a model, and how well it answers."""
+"""Tasks by kind of data: the loss that is asked of a model, and its evaluation."""
 
 from __future__ import annotations
 

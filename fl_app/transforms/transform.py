@@ -1,4 +1,4 @@
-"""What a transform is: two pure functions, with the state going in and coming out."""
+"""Transform: a pair of pure functions with explicit state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transform that changes nothing: the undefended baseline."""
+"""Identity transform: the undefended baseline."""
 
 from __future__ import annotations
 

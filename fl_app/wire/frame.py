@@ -1,4 +1,4 @@
-"""The frame of a blob: what it is, for which tensors, and whether it arrived whole.
+"""Frame of a blob: its kind, the tensors it is for, and a checksum.
 
 ``FW``, a version, what it holds (``U`` update, ``C`` change), a checksum of the
 sorted names, the content, and a CRC-32 of all that. The CRC starts from what both ends

@@ -1,4 +1,4 @@
-"""Positions that both ends know: only what lies there is written, and nothing of the positions."""
+"""Known positions: entries at positions that both ends know are sent without the positions."""
 
 from __future__ import annotations
 

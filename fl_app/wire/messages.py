@@ -1,4 +1,4 @@
-"""What server and clients say to each other: the only place that knows record names.
+"""Messages between server and clients; no other module knows the record names.
 
 Orders and answers are typed values; packing and unpacking them is symmetric, and
 unpacking checks, so that a foreign or broken message is a `MessageError` that

@@ -1,4 +1,4 @@
-"""Patterns of named tensors as one blob: each tensor chooses its form, all share the streams.
+"""Packing of named tensors into one blob: each tensor chooses its form, all share the streams.
 
 To choose costs dozens of numpy's calls, however short the tensor. Small tensors of ordinary floats
 would all choose the same, so they lie end to end and are written as one.

@@ -1,4 +1,4 @@
-"""Where the non-zero entries of a tensor are: as a bitmap or as gaps, whichever is smaller."""
+"""Positions of a tensor's non-zero entries: a bitmap or gaps, whichever is smaller."""
 
 from __future__ import annotations
 

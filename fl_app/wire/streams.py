@@ -1,4 +1,4 @@
-"""Shared byte streams: what all tensors of a blob have of one kind lies together and is entropy-coded once.
+"""Shared byte streams: data of one kind from all tensors lies together and is entropy-coded once.
 
 A zstd frame for every plane of every tensor would cost more than a bias of ten
 entries; one frame per stream costs its dozen bytes once per blob. zstd forms

@@ -1,4 +1,4 @@
-"""The values of a tensor: carried in their shortest exact form, then cut into planes."""
+"""Values of a tensor: in their shortest exact form, then cut into byte planes."""
 
 from __future__ import annotations
 

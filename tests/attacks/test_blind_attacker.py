@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 import attacks.base
-from fl_app.adversary.passive import Auditor, observe
+from fl_app.adversary.passive import PassiveServer, observe
 from fl_app.client_app import app
 from fl_app.config.build import attack_node, attack_parts, server_parts
 from fl_app.config.compose import compose
@@ -105,7 +105,7 @@ def sightings_of(overrides: str):
     text = f"{RUN} {overrides}"
     parts = server_parts(text)
     strategy = parts.strategy
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=[1],
         clients=[0],
         model=lambda: (strategy.weights, strategy.buffers),

@@ -1,4 +1,4 @@
-"""The first page: by paper, what was measured, what became of its claims, and what is not reproduced."""
+"""First page of the site, by paper: measurements, verdicts, and what is not reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything lies in the site, and what leads from one page to another."""
+"""Paths and navigation of the site."""
 
 from __future__ import annotations
 

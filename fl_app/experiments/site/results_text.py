@@ -1,4 +1,4 @@
-"""All experiments as one Markdown file: tables, verdicts, how each was run, and words of a reader's own.
+"""All experiments as one Markdown file: tables, verdicts, commands, and an author's remarks.
 
 Paragraphs that begin with "In words:" are kept, each with its experiment; all else is made anew from
 `study.json` files.

@@ -1,4 +1,4 @@
-"""The page of one experiment: ours beside the paper's numbers, verdicts, figures, and how it was run."""
+"""Page of one experiment: our numbers beside the paper's, verdicts, figures and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `study.json` holds, as types; a missing or misshapen value becomes None or empty."""
+"""Typed content of `study.json`; a missing or malformed value becomes None or empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cells say about a claim: a verdict, and the numbers in words.
+"""Verdict on a claim, with its numbers in words.
 
 Images and attacked updates are many, so the signs of their differences are tested; seeds are
 few, so Student's test is taken. All tests of a study are judged together (Holm).

@@ -1,4 +1,4 @@
-"""The figures of a study, as data first and then drawn: lines, dots, bars, distributions, galleries."""
+"""Figures of a study, first as data and then drawn: lines, dots, bars, distributions, galleries."""
 
 from __future__ import annotations
 

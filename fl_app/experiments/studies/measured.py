@@ -1,4 +1,4 @@
-"""From finished cells to values by unit: what a selector reads, and the reason where there is nothing.
+"""Values of finished cells by unit, as a selector reads them, with a reason where there are none.
 
 A value's key is its repetition (the seed, and what the selector goes ``over``) and its unit: the
 image (client, round, place in the batch), the attacked update (client, round), or of a run's own

@@ -1,4 +1,4 @@
-"""What can be read of a finished run, by name: of every image, of every attacked update, or of the run."""
+"""Metrics of a finished run by name: per image, per attacked update, or per run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study on one page: what the paper says, what was found, and how it was run; nothing to load."""
+"""Self-contained page of a study: the paper's claims, our findings, and the command."""
 
 from __future__ import annotations
 

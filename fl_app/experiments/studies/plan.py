@@ -1,4 +1,4 @@
-"""From a study to its cells: every part's grid, with the user's overrides over it."""
+"""Cells of a study: every part's grid, with the user's overrides applied."""
 
 from __future__ import annotations
 

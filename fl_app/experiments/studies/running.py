@@ -1,4 +1,4 @@
-"""Run the cells of a study that are not finished, and write what all of them say."""
+"""Run the unfinished cells of a study, and write its results."""
 
 from __future__ import annotations
 

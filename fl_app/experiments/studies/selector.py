@@ -1,4 +1,4 @@
-"""Which values of which cells: a part, choices and settings, and a metric with all that it depends on."""
+"""Selection of values: a part, choices and settings, and a metric with its parameters."""
 
 from __future__ import annotations
 

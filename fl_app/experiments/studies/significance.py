@@ -1,4 +1,4 @@
-"""Tests on paired differences, and what several of them together allow to be said.
+"""Tests on paired differences, with a correction for several tests.
 
 Arithmetic alone: differences in, probabilities and intervals out.
 """

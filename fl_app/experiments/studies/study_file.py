@@ -1,4 +1,4 @@
-"""A study as its file tells it, at one scale: what is wrong with it is said when it is read.
+"""Definition of a study at one scale, validated when its file is read.
 
 The language is that of docs/studies.md. What depends on the scale is settled here, so that
 whoever reads a `Study` knows of one scale alone.

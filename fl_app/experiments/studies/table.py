@@ -1,4 +1,4 @@
-"""The table in the paper's layout: ours in every place, and the paper's number beside it."""
+"""Table in the paper's layout: our value in every place, with the paper's number beside it."""
 
 from __future__ import annotations
 

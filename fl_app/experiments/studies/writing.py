@@ -1,4 +1,4 @@
-"""What a study leaves in its folder: study.json, table, claims, figures and the page."""
+"""Output folder of a study: study.json, table, claims, figures and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every chart is drawn on: two themes, bare axes, and PNG bytes at the end.
+"""Canvas of every chart: two themes, bare axes, PNG output.
 
 Only matplotlib's object interface is used: `pyplot` would keep state between
 reports that are made in one process.

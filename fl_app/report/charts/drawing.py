@@ -1,4 +1,4 @@
-"""A drawing of circles, lines and words that is written as SVG or as PNG.
+"""Drawing of circles, lines and words, written as SVG or PNG.
 
 Charts of matplotlib are pictures; one whose parts say what they are when pointed at, and that
 follows the colours of the page around it, has to be SVG of our own.

@@ -1,4 +1,4 @@
-"""Where labels go: beside their bubbles, over nothing else; what finds no place gets none."""
+"""Placement of labels beside their bubbles without overlaps; a label that fits nowhere is left out."""
 
 from __future__ import annotations
 

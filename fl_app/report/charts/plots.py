@@ -1,4 +1,4 @@
-"""Charts as PNG bytes, drawn twice where a page has a light and a dark face."""
+"""Charts as PNG bytes, drawn in a light and a dark theme where a page has both."""
 
 from __future__ import annotations
 

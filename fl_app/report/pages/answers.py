@@ -1,4 +1,4 @@
-"""The first screen of a report: four questions, answered in plain words with the numbers of the run."""
+"""First screen of a report: four questions, answered in plain words with the run's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a report about the attacks: scores, what the attacker was granted, what it said itself."""
+"""Report section on attacks: scores, grants, and the attack's own notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What privacy has cost so far, round by round, beside the budget."""
+"""Panel of the privacy cost by round, beside the budget."""
 
 from __future__ import annotations
 

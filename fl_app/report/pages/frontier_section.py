@@ -1,4 +1,4 @@
-"""The frontier on a page: a chart whose bubbles say what they are, and the same numbers in a table."""
+"""Frontier on a page: a chart with labelled bubbles, and the same numbers in a table."""
 
 from __future__ import annotations
 

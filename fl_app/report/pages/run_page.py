@@ -1,4 +1,4 @@
-"""The page of one run: `report.html` beside its `result.json`, with the pictures it shows as files too."""
+"""Page of one run: `report.html` beside its `result.json`, with its pictures as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a report about sentences: what a search read of them as it went on, token by token."""
+"""Report section on sentences: the tokens read, by iteration of the search."""
 
 from __future__ import annotations
 

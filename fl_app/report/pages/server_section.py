@@ -1,4 +1,4 @@
-"""The part of a report about the server: what it is sent, what it learns from that, and what bounds it."""
+"""Report section on the server: what it receives, what it learns from it, and the bounds on that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a report about searches: how near the gradients came, and with them the images."""
+"""Report section on searches: distance of gradients and of images by iteration."""
 
 from __future__ import annotations
 

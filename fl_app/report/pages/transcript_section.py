@@ -1,4 +1,4 @@
-"""The part of a report about transcripts: what was said, what was read, and where they differ."""
+"""Report section on transcripts: spoken and recovered words, with the differences marked."""
 
 from __future__ import annotations
 
