@@ -25,7 +25,7 @@ class Part:
     """Of its factory, such as `prune_dual`."""
     settings: Mapping[str, object]
     feedback: bool
-    """Whether what it withholds comes back in later rounds."""
+    """True if withheld entries are sent in later rounds."""
 
 
 def defense_parts(obs: Observation) -> list[Part]:

@@ -23,7 +23,7 @@ DITHER = 16 / 255
 and less, whose solution is the middle of a level and not its edge."""
 GREY = 0.5
 DOUBT = 0.3
-"""How much of the prior counts in the choice of a rewriting: in full it prefers rules that hide edges."""
+"""Weight of the prior in the choice of a rewriting: a full weight prefers rules that hide edges."""
 
 
 def undo_rewrites(

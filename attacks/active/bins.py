@@ -16,7 +16,7 @@ from fl_app.types import Observation
 EMPTY = 100
 """In units of rounding: rows that differ by less of the longest row hold the same samples."""
 SLACK = 1e-3
-"""How far outside its bin, in bin widths, or outside [0, 1] rounding may put a sample."""
+"""Tolerance for rounding: distance of a sample outside its bin, in bin widths, or outside [0, 1]."""
 
 MOST_ROUNDED = 0.5
 """A signal that rounding changed by a larger share is not looked for."""
@@ -24,17 +24,17 @@ MOST_ROUNDED = 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bins:
-    """What the rows of an imprint block give away."""
+    """Samples read off the rows of an imprint block."""
 
     inputs: Tensor
     """One input per bin (K, features), as the model sees it; not a number in bins without a signal."""
     occupied: Tensor
     single: Tensor
-    """Which bins (K,) hold any sample, and exactly one."""
+    """Masks of the bins (K,) that hold any sample, and exactly one."""
     decided: bool
-    """Whether the occupied bins that are not single are mixtures; or else nothing is known of them."""
+    """True if occupied bins that are not single are mixtures; otherwise nothing is known of them."""
     shown: Tensor
-    """Which bins (K,) are taken for images: single ones, or the strongest where nothing is decided."""
+    """Mask of the bins (K,) shown as images: single ones, or the strongest where nothing is decided."""
     labels: Tensor
     """Of single samples (K,), -1 where it is not known."""
     notes: tuple[str, ...]

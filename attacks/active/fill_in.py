@@ -16,7 +16,7 @@ from fl_app.types import Observation
 
 SWEEPS = 400
 COLOUR = 0.9
-"""How much of what stands out from its neighbours in the other colours does so in this one."""
+"""Share of a pixel's contrast in the other colours that carries over to this one."""
 
 
 def largest_withheld(obs: Observation, name: str) -> Tensor:

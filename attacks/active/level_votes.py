@@ -17,7 +17,7 @@ from attacks.optimisation.problem import Problem
 FEWEST = 24
 """Distinct pixels below which some signal puts all of them on levels by chance."""
 VOTERS = 24, 96
-"""How many pixels are asked about all signals, and about those that get near a majority; in the end all."""
+"""Pixels that vote on all signals, and on those near a majority; in the end all pixels vote."""
 NEAR = 0.1
 """A vote: the pixel is this near to a level. Arbitrary numbers give one vote in five."""
 MAJORITY, DOUBT = 0.9, 0.3

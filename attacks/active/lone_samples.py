@@ -31,13 +31,13 @@ SAME = 1e-3
 
 
 class Verdicts(NamedTuple):
-    """What the tests say of each candidate (N,)."""
+    """Verdicts of the tests on the candidates (N,)."""
 
     single: Tensor
     labels: Tensor
     """As replayed, -1 where that is not known."""
     decided: bool
-    """Whether a candidate that is not single is a mixture; or else nothing is known of it."""
+    """True if a candidate that is not single is a mixture; otherwise nothing is known of it."""
     notes: list[str]
 
 

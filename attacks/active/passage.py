@@ -23,7 +23,7 @@ class LinearCall(NamedTuple):
 
     name: str
     sees_pixels: bool
-    """Whether its first inputs are pixels; or else the flattened input of the model."""
+    """True if its first inputs are pixels; otherwise they are the flattened input of the model."""
 
     def pixels(self, inputs: Tensor, problem: Problem) -> Tensor:
         """Return flat pixels from inputs of the layer (N, in_features)."""

@@ -12,7 +12,7 @@ Undo = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 """From an activation and its output to its input and its slope there."""
 
 EDGE = 1e-12
-"""How near to its bounds the output of an activation with bounds may be taken to be."""
+"""Smallest distance of a bounded activation's output from its bounds."""
 
 
 class PremiseError(ValueError):

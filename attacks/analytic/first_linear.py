@@ -25,7 +25,7 @@ RANK_FLOOR = 1e-6
 ZERO = 1e-4
 """An error signal below this part of its row's length is a sample that does not activate the row."""
 DRAWS, CHUNK = 300_000, 4_000
-"""How many sets of rows are tried for ones that a sample leaves inactive; how many at once."""
+"""Number of row sets tried in search of ones that a sample leaves inactive; number tried at once."""
 MOST = 24
 """Of more samples, each active in half the rows, a set of rows that one leaves inactive is never drawn."""
 

@@ -1,4 +1,4 @@
-"""Completion of pruned updates: the first linear layer's gradient has low rank, so its survivors fix the rest."""
+"""Completion of pruned updates: the first linear layer's gradient has low rank, so survivors fix the rest."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from fl_app.types import Observation
 
 WHO = "rgap"
 TURN = 1.2784645427610738
-"""Where ``-u / (1 + e^u)`` is least: beyond, it takes the same values again."""
+"""Minimiser of ``-u / (1 + e^u)``, beyond which the function takes the same values again."""
 DISAGREEMENT = 1e-3
 """Of the equations of one layer, above which something is wrong with them."""
 TINY, TRIES = 1e-5, 8
@@ -35,7 +35,7 @@ TINY, TRIES = 1e-5, 8
 
 
 class Output(NamedTuple):
-    """What the output layer's gradient tells."""
+    """Facts read off the output layer's gradient."""
 
     input: Tensor
     signal: Tensor

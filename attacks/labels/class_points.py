@@ -18,10 +18,10 @@ class ClassPoints(NamedTuple):
     points: Tensor
     """One row per class that is left (K, rank), float64."""
     classes: Tensor
-    """Which classes these are (K,)."""
+    """Classes of the points (K,)."""
     rank: int
     accuracy: float
-    """What the decomposition may have put the points off by, as unit vectors."""
+    """Error of the points from the decomposition, as unit vectors."""
     notes: list[str]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, nnls
 
 ROUNDING = 1e-12
-"""What sums and products of unit vectors in float64 may be off by."""
+"""Rounding error of sums and products of unit vectors in float64."""
 _TOLERANCE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 Array = NDArray[np.float64]

@@ -32,7 +32,7 @@ PATIENCE = 600.0
 
 
 class Checkpoint(NamedTuple):
-    """Where one network's convolutions stand in the package, and where torchvision has them."""
+    """Places of one network's convolutions in the package and in torchvision."""
 
     member: str
     module: str

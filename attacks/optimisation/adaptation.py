@@ -39,7 +39,7 @@ from fl_app.types import Observation
 RULE = 0.1
 """Weight of the rule by which entries were withheld: 1 gains no more, and 10 leads the search astray."""
 SMOOTHER = 4.0
-"""Where an update is nothing but noise, so many times the weights of the priors are added to them …"""
+"""Multiple of the priors' weights that is added to them where an update is pure noise …"""
 HEADLESS = 2.0
 """… and so many times where the largest entries are missing, which tell most."""
 
@@ -66,7 +66,7 @@ REMARKS = {
     "fl_cs": "what was found for the measurements is matched as if it had been sent",
     "perturb_outpost": "a late round may come without noise (attack.rounds=last)",
 }
-"""What a result says of defenses that are met in the search."""
+"""Notes of a result on defenses that the search takes into account."""
 
 
 def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[Observation, Problem]:

@@ -22,7 +22,7 @@ class Evidence(NamedTuple):
     high: Tensor
     """Bounds of what was withheld."""
     before: Tensor
-    """What the client had sent in earlier rounds, and no longer has in what it sends."""
+    """Sum of the entries that the client sent in earlier rounds."""
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Evidence:

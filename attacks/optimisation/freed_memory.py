@@ -13,7 +13,7 @@ import functools
 import sys
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""How glibc's malloc.h names how much may lie unused, and how many blocks come from the kernel directly."""
+"""Keys of glibc's malloc.h: unused memory to keep, and number of blocks mapped from the kernel."""
 _KEPT = 2**31 - 1
 
 

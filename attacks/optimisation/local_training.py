@@ -17,7 +17,7 @@ class LocalTraining:
 
     @property
     def scale(self) -> float:
-        """What the change of the weights is divided by to be a mean gradient."""
+        """Divisor that turns the change of the weights into a mean gradient."""
         return -self.lr * len(self.parts)
 
 

@@ -29,7 +29,7 @@ class Problem:
     target: Tensor
     """The observed gradient (n,)."""
     sent: Tensor
-    """Which of its entries travelled (n,)."""
+    """Mask of the entries that travelled (n,)."""
     batch_size: int
     input_shape: tuple[int, int, int]
     mean: Tensor
@@ -39,7 +39,7 @@ class Problem:
     local: LocalTraining | None = None
     """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
     withheld: Withheld | None = None
-    """What is known of the entries that did not travel."""
+    """Knowledge of the entries that did not travel."""
     trained: Tensor | None = None
     """The only entries that the client's steps move (n,); None: all.
 
@@ -59,7 +59,7 @@ class Problem:
 
     @property
     def sizes(self) -> list[int]:
-        """How many entries each matched parameter has."""
+        """Number of entries of each matched parameter."""
         parameters = dict(self.model.named_parameters())
         return [parameters[name].numel() for name in self.names]
 

@@ -20,7 +20,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 BUFFER = "given_draws"
-"""What a layer that draws holds here, it takes for its draws."""
+"""Attribute of a stochastic layer that, if set, replaces its draws."""
 
 
 def stochastic_layers(model: nn.Module) -> dict[str, nn.Module]:

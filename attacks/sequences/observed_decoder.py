@@ -19,7 +19,7 @@ class ObservedEntries:
 
     entries: Tensor
     sent: Tensor | None
-    """Which were; None: all."""
+    """Mask of the entries that were sent; None: all."""
     size: Tensor
     """The norm."""
 

@@ -24,7 +24,7 @@ WHO = "transcript"
 HALF_LIFE = 4_000
 """In steps, of the learning rate."""
 LEAST = 0.1
-"""What the learning rate does not fall below, as a part of the first one."""
+"""Lowest learning rate, relative to the first."""
 SPREAD = 0.1
 """Of the first contexts' entries."""
 

@@ -22,7 +22,7 @@ _MASKED = 0.15
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What may have been asked for, and where."""
+    """Possible targets and their places."""
 
     pieces: Tensor
     """The tokens that come into question (T,)."""

@@ -48,7 +48,7 @@ Chosen = Sequence[int] | str
 
 @dataclass(frozen=True)
 class Sighting:
-    """What the server saw of one client in one round, and what an audit revealed beside it."""
+    """Server's view of one client in one round, with the truth that an audit revealed."""
 
     order: Order
     answer: Answer
@@ -59,35 +59,35 @@ class Sighting:
     locations: Update | None
     """The positions that the order named."""
     broadcaster: bool
-    """Whether this client was asked to name them."""
+    """True if this client was asked to name them."""
     truth: Truth | None
     raw: Update | None
     asked: int | None = None
     """The batch size that an audit asked this client for; 0: its own; None: not known."""
     masked: bool = False
-    """Whether the update is hidden under the masks of secure aggregation."""
+    """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
     """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
 
     audited: int | None = None
-    """How many samples an audit showed."""
+    """Number of samples that an audit revealed."""
     participant: int | None = None
     """The client who saw it, from the models that it got; None: the server."""
 
     @property
     def samples(self) -> int | None:
-        """How many samples the update was computed on, as the client or an audit told; None: not known."""
+        """Number of samples behind the update, as the client or an audit told; None: not known."""
         return self.answer.samples or self.audited
 
     @property
     def manipulated(self) -> ModelSpec | None:
-        """What a malicious server sent in the place of the round's model; None if it was that."""
+        """Model that a malicious server sent in place of the round's; None: it sent the round's."""
         return manipulated_model(self.order)
 
 
 @dataclass(frozen=True)
 class Public:
-    """What every participant knows of the task."""
+    """Public facts on the task."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -98,7 +98,7 @@ class Public:
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
     vocabulary: Vocabulary | WordPiece | None = None
-    """What tokens stand for, where labels are tokens."""
+    """Vocabulary, where labels are tokens."""
 
 
 class PassiveServer:

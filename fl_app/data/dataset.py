@@ -34,7 +34,7 @@ class Samples:
     inputs: Tensor
     labels: Tensor
     sources: Tensor | None = None
-    """Who speaks, or which document it is from (N,), of utterances and sentences alone."""
+    """Speaker of an utterance or document of a sentence (N,); None for other data."""
 
     def __post_init__(self) -> None:
         if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
@@ -69,7 +69,7 @@ class Samples:
 
     @property
     def groups(self) -> Tensor:
-        """What samples are dealt and drawn by (N,): their sources, or else their labels."""
+        """Groups by which samples are dealt and drawn (N,): their sources, or else their labels."""
         return self.labels if self.sources is None else self.sources
 
 
@@ -91,13 +91,13 @@ class Dataset:
     """Of the entries of rows."""
     source_names: tuple[str, ...] = ()
     source_kind: str = "source"
-    """What a source is, in one word."""
+    """Noun for a source, such as speaker."""
     vocabulary: Vocabulary | WordPiece | None = None
-    """What the labels of utterances or the tokens of sentences stand for: then the classes are its pieces."""
+    """Vocabulary of transcripts and sentences; the classes are then its pieces."""
     masked: float | None = None
     """The share of a sentence's tokens that a model is asked for; of sentences alone."""
     encoding: RowEncoding | None = None
-    """How rows were made into numbers."""
+    """Encoding of table rows as numbers."""
 
     @property
     def group_names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from fl_app.text import WordPiece
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What a server knows of the task, from samples of its own."""
+    """Server's knowledge of the task, from samples of its own."""
 
     class_names: tuple[str, ...]
     in_shape: tuple[int, ...]

@@ -22,7 +22,7 @@ _SECONDS_TO_END = 30.0
 
 
 class Died(NamedTuple):
-    """What became of a task whose process ended before it did."""
+    """Outcome of a task whose process died."""
 
     exit_code: int | None
 

@@ -107,12 +107,12 @@ class ListenAttendSpell(nn.Module):
 
 
 class Heard(NamedTuple):
-    """What the encoder makes of utterances."""
+    """Encoded utterances."""
 
     states: Tensor
     """(N, T', A)"""
     lengths: Tensor
-    """How many of them each utterance has (N,)."""
+    """Number of states of each utterance (N,)."""
 
 
 class Encoder(nn.Module):
@@ -157,13 +157,13 @@ class Attention(nn.Module):
 
 
 class State(NamedTuple):
-    """Where the decoder is."""
+    """State of the decoder."""
 
     hidden: Tensor
     cell: Tensor
     context: Tensor
     shown: Tensor
-    """What ``output`` sees (N, D), in (-1, 1)."""
+    """Input of ``output`` (N, D), in (-1, 1)."""
 
 
 class Decoder(nn.Module):

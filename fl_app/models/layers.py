@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Call(NamedTuple):
-    """What went into a layer and what came out, with their graph."""
+    """Input and output of a layer, with their graph."""
 
     input: Tensor
     output: Tensor

@@ -63,12 +63,12 @@ _MANIPULATIONS: Mapping[str, Model | str] = {
     "imprint": "attacks.active.imprint_block.add_imprint",  # by name: this package never imports the attacks
     _APART: lambda model, /, round: model,
 }
-"""What a malicious server does to a model; ``apart`` only tells its rounds from the honest ones."""
+"""Manipulations by a malicious server; ``apart`` only tells its rounds from the honest ones."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, with which settings and extensions; equal specs have equal JSON and an equal hash.
+    """Name, settings and extensions of a model; equal specs have equal JSON and an equal hash.
 
     Settings are copied as plain JSON values, so (3, 32, 32) and [3, 32, 32] are the same.
     """
@@ -120,7 +120,7 @@ class ModelSpec:
 
     @property
     def is_manipulated(self) -> bool:
-        """Whether a malicious server's changes are in it."""
+        """True if it contains a malicious server's changes."""
         return bool(self.extensions.keys() & _MANIPULATIONS)
 
     def looks_like(self, other: ModelSpec) -> bool:

@@ -43,7 +43,7 @@ History = tuple[tuple[float, float, int], ...]
 
 @dataclass
 class Ledger:
-    """Who released how much. Its fields are plain data, and all of its state."""
+    """Record of the releases of each client. Its fields are plain data, and all of its state."""
 
     accountant: str = "rdp"
     delta: float | None = None

@@ -45,9 +45,9 @@ class ClientLevel:
     sampling: str = "poisson"
     accountant: str = "rdp"
     secure: bool | str = "auto"
-    """Whether noise and draws are the operating system's. Only a simulation may say no: auto is yes."""
+    """True if noise and draws come from the operating system. Only simulations may set false."""
     thresholds: bool = False
-    """Whether secure aggregation keeps sums of few clients from being seen."""
+    """True if secure aggregation hides sums of few clients."""
     min_clients: int = 2
     """A round with fewer clients is left out."""
 
@@ -74,7 +74,7 @@ class ClientLevel:
 
     @property
     def replayable(self) -> bool:
-        """Whether who knows the run's seed knows the noise."""
+        """True if the noise can be replayed from the run's seed."""
         return self.secure is False
 
     @cached_property

@@ -37,7 +37,7 @@ class NoiseShares:
     noise_multiplier: float
     """sigma, the noise multiplier of the whole sum."""
     cohort: int
-    """How many clients the participant list names."""
+    """Number of clients in the participant list."""
     threshold: int | None = None
     """Of secure aggregation; None: there is none, and the server sees every update."""
     share: str = "threshold"

@@ -40,7 +40,7 @@ _Stage = TypeVar("_Stage", Offered, Shared, Holding)
 
 
 class Step(NamedTuple):
-    """What a client keeps, and what it sends."""
+    """New state of a client, and its message."""
 
     state: bytes
     reply: bytes

@@ -54,7 +54,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class HeldShares:
-    """What one holder has of one owner."""
+    """One holder's shares of one owner's secrets."""
 
     seed: bytes = field(repr=False)
     masking_key: bytes = field(repr=False)

@@ -19,7 +19,7 @@ KEY_BYTES = 32
 
 
 class Purpose(enum.Enum):
-    """What a derived key is for; the value separates it from all others."""
+    """Purpose of a derived key; the value separates it from all others."""
 
     ENVELOPE = b"fl-app secagg 1 envelope"
     """Encrypts the shares that one owner gives to one holder: (owner, holder)."""

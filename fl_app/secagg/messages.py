@@ -79,7 +79,7 @@ class Keyring:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Who is in it."""
+        """Clients of the keyring."""
         return tuple(advert.client for advert in self.adverts)
 
     def to_bytes(self, terms: Terms) -> bytes:

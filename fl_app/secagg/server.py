@@ -62,7 +62,7 @@ class SecureRound:
         self.refused: dict[int, str] = {}
         """By client: why its last refused message was refused."""
         self.unmasking_begun = False
-        """Whether clients may have given shares: then this attempt counts as a release, even if it fails."""
+        """True if clients may have given shares: then this attempt counts as a release, even if it fails."""
         self._pinned = pinned if terms.signed else None
         self._next = "invite"
         self._ring = Keyring(())

@@ -26,7 +26,7 @@ class Sketch(Protocol):
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Length of the vector."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class Chosen:
 
     @property
     def size(self) -> int:
-        """How many coordinates."""
+        """Number of coordinates."""
         return len(self.trained)
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:
@@ -116,7 +116,7 @@ class Measured:
 
     @property
     def size(self) -> int:
-        """How many measurements."""
+        """Number of measurements."""
         return len(self.operator.rows)
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:

@@ -20,12 +20,12 @@ _PROCESSES = Path("/proc")
 
 
 class Owner(NamedTuple):
-    """Who has a lock."""
+    """Owner of a lock."""
 
     pid: int
     host: str
     born: str
-    """When the process was started, in its kernel's own count: a number may be given to another one."""
+    """Start time of the process, in the kernel's count: process ids are reused."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

@@ -12,7 +12,7 @@ from typing import Any
 from fl_app.text.tokenizer import GOES_ON, LONGEST, UNKNOWN, WordPiece
 
 _DEFAULTS = {"continuing_subword_prefix": GOES_ON, "unk_token": UNKNOWN, "max_input_chars_per_word": LONGEST}
-"""What is taken for granted of a model in ``tokenizer.json``."""
+"""Required settings of a model in ``tokenizer.json``."""
 
 
 def read_tokenizer(folder: str | Path) -> WordPiece:

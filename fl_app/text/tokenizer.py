@@ -25,7 +25,7 @@ class WordPiece:
     pieces: tuple[str, ...]
     lower: bool = True
     accents: bool = False
-    """Whether letters keep them."""
+    """True if letters keep them."""
 
     def __post_init__(self) -> None:
         if len(set(self.pieces)) != len(self.pieces):

@@ -17,7 +17,7 @@ _CHUNK = 32
 
 
 class Recogniser(Protocol):
-    """What a speech model can do beside predicting the next token."""
+    """Capabilities of a speech model beside predicting the next token."""
 
     def recognise(self, frames: Tensor, *, start: int, end: int, limit: int) -> Tensor:
         """Return the tokens (N, up to ``limit``) that it finds by itself."""

@@ -28,7 +28,7 @@ class Batch:
     trained: Tensor
     """The pixels that the inputs were made of: ``pixels``, unless they were augmented."""
     predict: Predict = classify
-    """What the task asks of a model."""
+    """Prediction function of the task."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fl_app.training.reading import evaluate_reading
 
 @dataclass(frozen=True)
 class Task:
-    """How the model of a data set is trained and judged."""
+    """Training and evaluation of a data set's model."""
 
     predict: Predict
     evaluate: Callable[[nn.Module, Samples], Evaluation]

@@ -30,7 +30,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came out of a client's work."""
+    """Result of a client's local training."""
 
     update: Update
     samples: int

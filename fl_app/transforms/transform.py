@@ -19,7 +19,7 @@ class Transform(NamedTuple):
     init: Callable[[Update], State]
     apply: Callable[[Update, State, RoundContext], tuple[Update, State]]
     released: bool = False
-    """What it sends is a private release: the part withheld must never be sent later."""
+    """Its output is a private release: the withheld part must never be sent later."""
 
 
 def stateless(rewrite: Callable[[Update, RoundContext], Update], *, released: bool = False) -> Transform:

@@ -48,7 +48,7 @@ class MessageError(ValueError):
 
 @dataclass(frozen=True)
 class AuditOrder:
-    """What an audited client is asked for beside its update."""
+    """Request to an audited client for data beside its update."""
 
     batch_size: int = 0
     """The size of its batch in this round; 0 leaves it as it is."""
@@ -71,18 +71,18 @@ class Order:
     counted: int = 0
     """The last round in which this client's update entered the mean."""
     keep: bool = True
-    """Whether the client should hold the weights for the next round's change."""
+    """True if the client should hold the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
 
 
 @dataclass(frozen=True)
 class RunName:
-    """Which run an order belongs to: the same when it is resumed, though Flower gives it a new number."""
+    """Run that an order belongs to; kept on resume, though Flower gives the run a new number."""
 
     key: str
     attempt: int = 0
-    """How often this round was begun before, and cut short."""
+    """Number of earlier, interrupted attempts at this round."""
 
     def __post_init__(self) -> None:
         """Refuse what clients could not name a folder by."""
@@ -92,7 +92,7 @@ class RunName:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of a round must know when they send a vector instead of an update."""
+    """Facts that all clients of a round share when they send a vector instead of an update."""
 
     start: str
     """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
@@ -101,7 +101,7 @@ class Plan:
     seed: int
     """Of this round's random coordinates or measurements."""
     cohort: int
-    """How many clients take part."""
+    """Number of participating clients."""
     clip: float
     """The largest L2 norm of a client's vector under differential privacy; 0 without."""
 
@@ -113,7 +113,7 @@ class Answer:
     round: int
     client: int
     samples: int = 0
-    """What the update was computed on; 0: not told, where that would reveal something."""
+    """Number of samples behind the update; 0: withheld, where it would reveal something."""
     steps: int = 0
     """Local optimiser steps; 0: the update is a gradient."""
     need_model: bool = False
@@ -124,18 +124,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is, whatever node id Flower gave it."""
+    """Identity of a node, independent of Flower's node id."""
 
     client: int
     num_clients: int
     allow_audit: bool
     own_data: bool = False
-    """Whether it trains on samples of its own, of which the server knows nothing."""
+    """True if it trains on its own samples, unknown to the server."""
 
 
 @dataclass(frozen=True)
 class LocationQuery:
-    """Which of its largest entries a client is to name: ``share`` of every tensor, small ones whole."""
+    """Request for positions of a client's largest entries: ``share`` of every tensor, small ones whole."""
 
     share: float
     min_size: int
@@ -153,18 +153,18 @@ class Parcel:
     audit: AuditOrder | None = None
     plan: Plan | None = None
     secure: bytes = b""
-    """What secure aggregation delivers with the order; b"": there is none."""
+    """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
     """None where no client outlives the server, and none has to keep anything on its own."""
 
     @property
     def attempt(self) -> int:
-        """How often the round was begun before."""
+        """Number of earlier attempts at the round."""
         return 0 if self.run is None else self.run.attempt
 
     @property
     def digest(self) -> str:
-        """What tells this order from others: asked for the same once more, a client gives the same answer.
+        """Identity of this order: asked for the same once more, a client gives the same answer.
 
         The model is named by its version; how it travelled does not matter.
         """
@@ -183,7 +183,7 @@ class Reply:
     buffers: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)
     release: Release | None = None
-    """What the update reveals by the rules of differential privacy, if it does."""
+    """Release of the update in the sense of differential privacy, if it is one."""
 
 
 _TYPES: dict[type, dict[str, Any]] = {

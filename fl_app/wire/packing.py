@@ -25,7 +25,7 @@ _NOTHING = Plan(b"", [])
 
 
 class Entries(NamedTuple):
-    """What both ends know of a tensor: its format, its shape, and how many entries are written."""
+    """Facts on a tensor that both ends know: its format, its shape, and the number of written entries."""
 
     format: Format
     shape: tuple[int, ...]

@@ -12,7 +12,7 @@ from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader, coded_
 
 
 class Mode(IntEnum):
-    """How a tensor's positions are written."""
+    """Forms of a tensor's positions."""
 
     NONE = 0
     """All entries are zero."""

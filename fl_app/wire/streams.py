@@ -20,7 +20,7 @@ from fl_app.wire.patterns import Array
 
 
 class Stream(IntEnum):
-    """What lies in a stream; the number is its place in the blob."""
+    """Content of a stream; the number is its place in the blob."""
 
     HEADER = 0
     BITMAPS = 1
@@ -42,7 +42,7 @@ class Stream(IntEnum):
 
 
 class Plan(NamedTuple):
-    """How something is written: what goes into the header, and what into the streams."""
+    """Written form: the part in the header and the parts in the streams."""
 
     header: bytes
     pieces: list[tuple[Stream, Array]]

@@ -105,7 +105,7 @@ class StudyRecord:
 
     @property
     def heading(self) -> str:
-        """What it is, in a line."""
+        """One-line title."""
         return f"{self.what}: {self.title}" if self.title else self.what
 
 

@@ -18,7 +18,7 @@ from fl_app.report.data.formats import format_count
 
 LEVEL = 0.05
 LEAST = {"image": 20, "update": 20, "seed": 3}
-"""How many units a test needs before it says anything."""
+"""Smallest number of units for a test."""
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "not decided", "not measured"
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def unit(self) -> str:
-        """What the differences are of."""
+        """Noun for the units of the differences."""
         return _unit(self.claim)
 
 
@@ -53,7 +53,7 @@ def judge(claims: Sequence[Claim], cells: Sequence[Measured]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What is known of a claim before all are judged together."""
+    """Findings on a claim before all are judged together."""
 
     verdict: Verdict
     right_way: bool = False

@@ -34,7 +34,7 @@ _COLUMNS = 8
 """Of a search's images, at most."""
 _BINS = 40
 _BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
-"""What the histograms of result.json are of."""
+"""Axis titles of the histograms of result.json."""
 _SHARES = ("trace.tokens", "accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
 
 
@@ -78,7 +78,7 @@ class Drawn:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """True if there is nothing to draw."""
         return not (self.curves or self.points or self.bars or self.samples or self.densities or self.gallery)
 
 

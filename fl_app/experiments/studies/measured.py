@@ -31,7 +31,7 @@ from fl_app.report.data.records import Attack, Run
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
 GAVE_UP = ("the attack gave up", "refused:")
-"""How notes begin that say why an attack has no result."""
+"""Beginnings of notes that say why an attack has no result."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Measured:
     run: Run | None
     raw: Mapping[str, Any]
     reason: str | None
-    """Why it is not finished."""
+    """Reason why it is not finished."""
 
     @property
     def status(self) -> str:
@@ -58,9 +58,9 @@ class Selection:
     unit: str
     values: Mapping[Key, float] = field(default_factory=dict)
     form: str | None = None
-    """Which attacker's, where there are two."""
+    """Attacker's form, where there are two."""
     not_found: int = 0
-    """How many images have no value because the attack did not find them."""
+    """Number of images without a value because the attack did not find them."""
     missing: str | None = None
 
     def by_unit(self) -> dict[tuple[Any, ...], float]:

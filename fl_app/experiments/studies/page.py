@@ -37,7 +37,7 @@ class Findings:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell is."""
+        """True if every cell is finished."""
         return all(cell.run is not None for cell in self.cells)
 
 

@@ -96,7 +96,7 @@ def matching(cells: Iterable[Planned], selector: Selector) -> list[Planned]:
 
 
 def fits(cell: Planned, selector: Selector) -> bool:
-    """Whether a selector names the cell."""
+    """Return whether a selector names the cell."""
     if selector.parts and cell.part not in selector.parts:
         return False
     return all(

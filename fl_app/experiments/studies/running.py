@@ -28,7 +28,7 @@ _HASH_DIGITS = 8
 
 @dataclass(frozen=True)
 class StudyOrder:
-    """What a command asks of a study."""
+    """Request of a command to a study."""
 
     name: str
     raw: Mapping[str, Any]
@@ -39,13 +39,13 @@ class StudyOrder:
     """Empty: all."""
     overrides: tuple[str, ...] = ()
     root: Path = Path("multirun")
-    """Where all studies lie, and the cells that they share."""
+    """Folder of all studies and of the cells that they share."""
     jobs: int = 1
 
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """What a study found, the page that says it, and which cells failed."""
+    """Outcome of a study: its content, its page, and the failed cells."""
 
     found: Findings
     page: Path

@@ -19,7 +19,7 @@ from fl_app.experiments.studies.selector import Selector, merge_selectors, parse
 
 DEFAULT_SCALE = "cpu"
 VARIANT = "variant-"
-"""How folders begin that hold the table of a command with overrides."""
+"""Prefix of the folders that hold the table of a command with overrides."""
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a place of a line must keep to for a check mark."""
+    """Condition for a check mark in a place of a line."""
 
     comparison: str
     bound: float
@@ -100,7 +100,7 @@ class Claim:
     right: Selector | None
     bound: float | None
     exact: bool
-    """Whether the numbers are compared as they are, without a test."""
+    """True if the numbers are compared directly, without a test."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Study:
     honest: str
     missing: tuple[str, ...]
     notes: tuple[str, ...]
-    """Which of two settings were taken, where that depends on the data that is there."""
+    """Settings chosen by the data that is available."""
     parts: tuple[Part, ...]
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]

@@ -22,7 +22,7 @@ from fl_app.report.data.formats import DASH, format_bytes, format_number, format
 
 _LONG = 1e5
 _NAMED = 6
-"""How many lines a remark names."""
+"""Largest number of lines that a remark names."""
 SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
@@ -43,7 +43,7 @@ class Place:
     words: str | None = None
     """Of a line of sentences."""
     mark: bool | None = None
-    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked for."""
+    """True if it meets the line's condition, as an attack that gave up does; None: there is no condition."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""

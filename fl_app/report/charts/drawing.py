@@ -66,7 +66,7 @@ class Words:
     anchor: Anchor = "start"
     bold: bool = False
     halo: bool = False
-    """Whether lines behind it keep a distance."""
+    """True if lines behind it keep a distance."""
 
 
 class Drawing(NamedTuple):

@@ -27,7 +27,7 @@ _VOTED = (
     "the others never change. The votes are charged like any other round (FL-TOP)."
 )
 _STOPPED = "stopped before round"
-"""How the note of a run begins that stopped because of its budget."""
+"""Beginning of the note of a run that stopped because of its budget."""
 
 
 def server_section(run: Run) -> list[Child]:
