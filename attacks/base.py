@@ -17,7 +17,7 @@ StepListener = Callable[[int, int, float], None]
 # eq=False: comparing tensors yields tensors, so a generated __eq__ could only raise
 @dataclass(frozen=True, eq=False)
 class SolvedLayer:
-    """The input of one layer, solved for, and what the attacker knows of how far that can be trusted."""
+    """Solution for the input of one layer, with measures of its reliability."""
 
     name: str
     """Of the layer's weight."""
@@ -27,7 +27,7 @@ class SolvedLayer:
     condition: float
     """The largest singular value over the smallest that is not zero."""
     residual: float
-    """By how much the equations disagree, relative to their right-hand sides."""
+    """Disagreement of the equations relative to their right-hand sides."""
 
     @property
     def unknowns(self) -> int:
@@ -103,7 +103,7 @@ class Transcript:
     objective: float | None = None
     notes: Sequence[str] = ()
     history: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """The tokens that would have been read after so many steps of a search."""
+    """Tokens read after each of these numbers of steps."""
     variables: int | None = None
     """Number of variables of one search."""
 

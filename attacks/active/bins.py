@@ -19,7 +19,7 @@ SLACK = 1e-3
 """Tolerance for rounding: distance of a sample outside its bin, in bin widths, or outside [0, 1]."""
 
 MOST_ROUNDED = 0.5
-"""A signal that rounding changed by a larger share is not looked for."""
+"""Signals that rounding changed by a larger share are not searched for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def _lengths(rows: Tensor, biases: Tensor) -> Tensor:
 
 
 def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: ImprintBlock) -> Tensor:
-    """Return what rounding can make of two equal rows (K,)."""
+    """Return the largest difference that rounding can make between equal rows (K,)."""
     unit = torch.finfo(obs.update[f"{path}.rows.weight"].dtype).eps
     bound = (EMPTY * unit * _lengths(weight, bias).max()).expand(len(bias))
     if obs.local_steps is None:

@@ -21,7 +21,7 @@ VOTERS = 24, 96
 NEAR = 0.1
 """A vote: the pixel is this near to a level. Arbitrary numbers give one vote in five."""
 MAJORITY, DOUBT = 0.9, 0.3
-"""The share of votes that a signal needs, and by how much less it may have while few are asked."""
+"""Share of votes that a signal needs, and the allowance while only few pixels vote."""
 ROUGH = 0.4
 """The majority for pixels with noise of up to 0.15 levels; chance gives thousands no more than 0.23."""
 TIE = 0.05

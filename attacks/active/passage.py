@@ -19,7 +19,7 @@ _NEUTRAL = (nn.ReLU, nn.Identity, nn.Flatten)
 
 
 class LinearCall(NamedTuple):
-    """The first linear layer that a model calls, and what it sees."""
+    """The first linear layer that a model calls, and its input."""
 
     name: str
     sees_pixels: bool

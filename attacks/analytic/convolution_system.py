@@ -42,7 +42,7 @@ class Solution(NamedTuple):
     condition: float
     """The largest singular value over the smallest that is not zero, as estimated."""
     residual: float
-    """By how much the equations disagree, relative to their right-hand sides: the worse block."""
+    """Disagreement of the equations relative to their right-hand sides, of the worse block."""
 
 
 @dataclass(frozen=True, eq=False)

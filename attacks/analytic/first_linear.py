@@ -70,7 +70,7 @@ first_linear = FirstLinear
 
 
 def scale_free_problem(obs: Observation, *, who: str) -> Problem:
-    """Read an observation of which only ratios are used: a delta passes as the gradient it is made of."""
+    """Read an observation for an attack that uses ratios only: a delta serves as a gradient."""
     problem = as_problem(dataclasses.replace(obs, local_steps=None), who=who)
     if obs.local_steps is None:
         return problem

@@ -117,7 +117,7 @@ def _exact_model(obs: Observation) -> nn.Module:
 
 
 def _gradients(obs: Observation, problem: Problem, links: Sequence[Link]) -> dict[str, Tensor]:
-    """Return the gradient of each link's weight, in float64; refuse what is no gradient of one sample."""
+    """Return each weight's gradient in float64; refuse an update that is no gradient of one sample."""
     if problem.batch_size != 1:
         raise PremiseError(f"the equations are those of one sample, the batch has {problem.batch_size}")
     if obs.local_steps not in (None, 1):

@@ -59,7 +59,7 @@ def class_points(
 
 
 def _row_sizes(rows: Tensor, weights: Tensor | None, classes: Tensor) -> Tensor:
-    """Return the root mean square of what was rounded in each row."""
+    """Return the root mean square of the rounding in each row."""
     largest = rows.abs().amax(dim=1, keepdim=True)  # the squares of small numbers would vanish
     sizes = largest.squeeze(1) * (rows / largest).square().mean(dim=1).sqrt()
     return sizes if weights is None else sizes.hypot(weights[classes].double().square().mean(dim=1).sqrt())

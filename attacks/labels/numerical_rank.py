@@ -23,7 +23,7 @@ SUMS = 32.0
 
 
 class Rank(NamedTuple):
-    """A rank, and what had to be assumed to say it."""
+    """A rank, and the assumptions behind it."""
 
     number: int
     notes: list[str]

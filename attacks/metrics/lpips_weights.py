@@ -108,7 +108,7 @@ def _fetch(net: str) -> dict[str, Tensor]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch the weights of a network; a set-up without a network goes on without LPIPS."""
+    """Fetch the weights of a network; without internet access, continue without LPIPS."""
     parser = argparse.ArgumentParser(prog="python -m attacks.metrics.lpips_weights", description=main.__doc__)
     parser.add_argument("net", nargs="?", choices=sorted(FINGERPRINTS), default="alex")
     logging.basicConfig(level=logging.INFO, format="%(message)s")

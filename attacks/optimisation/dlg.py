@@ -49,7 +49,7 @@ class DeepLeakage(ImageAttack):
             raise ValueError(f"{self.who}: tolerance must be in [0, 1), got {self.tolerance}")
 
     def problem(self, obs: Observation) -> Problem:
-        """Return what is to be solved, in double precision."""
+        """Return the matching problem, in double precision."""
         return super().problem(obs).double()
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:

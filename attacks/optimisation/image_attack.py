@@ -73,7 +73,7 @@ class ImageAttack(ABC):
         """Return pixels and labels of one solution, given the labels that it started from."""
 
     def problem(self, obs: Observation) -> Problem:
-        """Return what is to be solved."""
+        """Return the matching problem of an observation."""
         return as_problem(obs, who=self.who, unroll=self.fedavg == "unrolled")
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:

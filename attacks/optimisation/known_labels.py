@@ -9,7 +9,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 SOURCES = ("auto", "granted", "infer")
-"""Use what is granted or else infer; use only what is granted; never use what is granted."""
+"""Use granted labels or else infer; use only granted labels; never use granted labels."""
 
 
 def known_labels(obs: Observation, problem: Problem, source: str, *, who: str) -> tuple[Tensor, list[str]]:

@@ -22,7 +22,7 @@ class LocalTraining:
 
 
 def plan_local_training(obs: Observation, samples: int, *, who: str) -> tuple[LocalTraining, list[str]]:
-    """Return the client's steps, and what had to be assumed of them.
+    """Return the client's steps, and the assumptions made about them.
 
     Which samples a step took is the client's secret. With one batch a pass there is
     nothing to know; otherwise they are taken in the same order in every pass, which

@@ -65,7 +65,7 @@ class Recipe:
     stop_below: float | None = None
     """A guess with a lower objective is solved."""
     patience: int | None = None
-    """In so many steps the objective must fall noticeably, or the guess is drawn anew."""
+    """Number of steps in which the objective must fall noticeably; otherwise the guess is redrawn."""
     remembered: int = 0
     """Numbers that the optimiser keeps for a guess."""
 

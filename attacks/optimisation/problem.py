@@ -64,7 +64,7 @@ class Problem:
         return [parameters[name].numel() for name in self.names]
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
-        """Return what the model sees of pixels in [0, 1]."""
+        """Return the model's inputs for pixels in [0, 1]."""
         return (pixels - self.mean) / self.std
 
     def to_pixels(self, inputs: Tensor) -> Tensor:

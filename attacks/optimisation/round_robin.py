@@ -40,7 +40,7 @@ class RoundRobin:
         return together(self.optimisers[turn].step(own, evaluate_own, lr))
 
     def reset(self, which: Tensor) -> None:
-        """Forget what is known of the samples of some problems."""
+        """Reset the state of the samples of some problems."""
         for optimiser in self.optimisers:
             optimiser.reset(which)
 

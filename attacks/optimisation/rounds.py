@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The models that the client got, oldest first, and what it had sent before."""
+    """The models that the client received, oldest first, and the sums it had sent before."""
 
     states: tuple[Mapping[str, Tensor], ...]
     """Parameters and buffers by name."""

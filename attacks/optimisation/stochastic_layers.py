@@ -51,7 +51,7 @@ def in_front(problem: Problem) -> Tensor:
 
 
 def loss_of(obs: Observation, problem: Problem) -> Loss:
-    """Return the client's loss: the cross-entropy, and PRECODE's divergence of what is drawn from."""
+    """Return the client's loss: the cross-entropy, plus the divergence term of PRECODE."""
     part = find_part(obs, "precode")
     beta = float(cast(float, part.settings.get("beta", 0.0))) if part is not None else 0.0
     encoded: dict[str, Tensor] = {}

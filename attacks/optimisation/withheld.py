@@ -31,7 +31,7 @@ class Withheld(NamedTuple):
 
 
 def withheld_entries(obs: Observation, names: tuple[str, ...]) -> Withheld | None:
-    """Return what the pruning rule tells of the entries that were not sent, None where there is no rule.
+    """Return the bounds that the pruning rule puts on unsent entries; None where there is no rule.
 
     The rule holds for what was pruned; with error feedback that is a gradient in the first round alone.
     Of several local steps the bounds are those of their mean gradient.

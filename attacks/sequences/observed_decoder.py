@@ -24,7 +24,7 @@ class ObservedEntries:
     """The norm."""
 
     def distance(self, guessed: Tensor) -> Tensor:
-        """Return how far guesses (R, ...) are from what was sent, relative to its size (R,)."""
+        """Return the distance of guesses (R, ...) from the sent entries, relative to their norm (R,)."""
         missed = guessed - self.entries
         if self.sent is not None:
             missed = missed * self.sent

@@ -9,7 +9,7 @@ from attacks.optimisation.optimisers import Variables
 
 
 class Settled:
-    """Sees the labels (R, S, K) after each step; true once no guess's tokens changed for so many steps."""
+    """Check of the labels (R, S, K) after each step: true once no token changed for ``patience`` steps."""
 
     def __init__(self, patience: int) -> None:
         self.patience = patience

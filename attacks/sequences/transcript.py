@@ -85,7 +85,7 @@ def halving(lr: float, steps: int) -> Schedule:
 
 
 def label_penalty(labels: Tensor) -> Tensor:
-    """Return for each guess by how much its labels (R, S, K) miss a sum of 1, over all steps (R,)."""
+    """Return for each guess the distance of its labels (R, S, K) from a sum of 1, over all steps (R,)."""
     return (labels.abs().sum(dim=2) - 1).abs().sum(dim=1)
 
 

@@ -22,7 +22,7 @@ NOTICED = 0.01
 
 
 def informed_search(recipe: Recipe, obs: Observation, problem: Problem) -> tuple[Recipe, list[str]]:
-    """Return the search as one makes it who knows the defense, and what that changed."""
+    """Return the search of an attacker who knows the defense, and notes on the changes."""
     notes = []
     if find_part(obs, "take_sign") is not None:
         recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes))

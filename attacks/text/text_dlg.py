@@ -205,7 +205,7 @@ def _read(problem: Problem, variables: Variables, targets: Targets, vocabulary: 
 
 
 def _joined(records: Sequence[Recorded]) -> dict[int, Variables]:
-    """Return what was recorded of all restarts, after as many steps as each stack of them took."""
+    """Return the records of all restarts, for the steps that every stack of them took."""
     steps = set.intersection(*(set(record.seen) for record in records))
     return {
         step: {name: torch.cat([record.seen[step][name] for record in records]) for name in first}

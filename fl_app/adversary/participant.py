@@ -77,7 +77,7 @@ class Participant(PassiveServer):
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:
-        """Keep the participant's own reply, and of the others what they reveal for scores alone."""
+        """Keep the participant's own reply, and the truths of the others for scores alone."""
         if reply.has_error():
             return reply
         if sent.metadata.message_type == IDENTIFY:
@@ -95,7 +95,7 @@ class Participant(PassiveServer):
         return reply
 
     def _follow(self, message: Message) -> None:
-        """Restore the model that the participant gets, and look at the round that led to it."""
+        """Restore the model that the participant receives, and evaluate the round that led to it."""
         parcel = unpack_order(message)
         order = parcel.order
         if order.base < 0:

@@ -102,7 +102,7 @@ class Public:
 
 
 class PassiveServer:
-    """A passive tap: what it returns is what it got, less the audit records that it asked for."""
+    """Passive tap: returns every message unchanged, less the audit records that it requested."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ def observe(
     undefended: bool = False,
     history: Sequence[Observation] = (),
 ) -> Observation:
-    """Return what the attacker knows: of the update as sent, or as it was before the defense.
+    """Return the attacker's observation of the update as sent, or as it was before the defense.
 
     ``history`` is what it saw of the same client before; of updates before the defense
     there is none.
@@ -286,7 +286,7 @@ def observe(
 
 
 def _same_batch(sighting: Sighting, public: Public) -> bool | None:
-    """Say that the client computes on all its samples in every step of every round; None if nobody can tell.
+    """Return whether the client computes on all its samples in every step of every round; None if unknown.
 
     A client takes as many samples as it is asked for, if it has them: fewer are all
     that it has. One that takes local steps goes through all of them unless it is asked

@@ -17,9 +17,9 @@ from fl_app.data.word_pieces import Vocabulary
 from fl_app.text import WordPiece
 
 PADDING = -1
-"""In the place of a token where a transcript or a sentence is over."""
+"""Token after the end of a transcript or a sentence."""
 UNASKED = -2
-"""In the place of a label where a model is asked for nothing."""
+"""Label of a place that the model is not asked to predict."""
 _FORMS = ((4, torch.uint8), (3, torch.float32), (2, torch.float32), (2, torch.int64))
 
 
@@ -75,7 +75,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples of one task, and what a model must know of it."""
+    """Training and test samples of one task, and the facts that a model needs."""
 
     name: str
     train: Samples
@@ -106,7 +106,7 @@ class Dataset:
 
     @property
     def group_kind(self) -> str:
-        """Return what a group is, in one word."""
+        """Return the noun for a group."""
         return self.source_kind if self.source_names else "class"
 
     @classmethod

@@ -106,7 +106,7 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
 
 
 def _undefended(overrides: list[str], defense: str) -> list[str]:
-    """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
+    """Return the same job without its defense and attack; clients that send vectors still do."""
     groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
     if defense not in VECTOR_DEFENSES:

@@ -7,4 +7,4 @@ from collections.abc import Mapping
 from flwr.app import UserConfigValue
 
 OWN_NODE: Mapping[str, UserConfigValue] = {"allow-audit": True, "trust-config": True}
-"""Keys of a node-config; a SuperNode's has them only if whoever runs it has written them there."""
+"""Keys of a node-config; a SuperNode's has them only if its operator has set them."""

@@ -18,7 +18,7 @@ from fl_app.flower.internals import name_sender
 
 
 class Tap(Protocol):
-    """Sees every exchange; may rewrite what is sent, and alter or withhold what came back."""
+    """Observer of every exchange; may rewrite messages, and alter or withhold replies."""
 
     def on_send(self, message: Message) -> Message:
         """Return the message to be sent instead."""
@@ -54,7 +54,7 @@ class TappedGrid(ForwardingGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there and that the tap lets through."""
+        """Return the replies that have arrived and that the tap lets through."""
         replies = list(self._grid.pull_messages(message_ids))
         by_id = {
             reply.metadata.reply_to_message_id: self._sent.pop(reply.metadata.reply_to_message_id)

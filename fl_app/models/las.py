@@ -149,7 +149,7 @@ class Attention(nn.Module):
         self.keys = nn.Linear(heard, width, bias=False)
 
     def forward(self, hidden: Tensor, keys: Tensor, heard: Heard) -> Tensor:
-        """Return the context vectors (N, A): means of what was heard."""
+        """Return the context vectors (N, A): weighted means of the encoder's states."""
         scores: Tensor = (keys @ self.query(hidden).unsqueeze(2)).squeeze(2)
         over = torch.arange(keys.shape[1], device=keys.device) >= heard.lengths.unsqueeze(1)
         weights = scores.masked_fill(over, float("-inf")).softmax(dim=1)
@@ -192,7 +192,7 @@ class Decoder(nn.Module):
         return State(nothing, nothing, like.new_zeros(len(like), self.context), nothing)
 
     def step(self, embedded: Tensor, state: State, look: Look, step: int) -> State:
-        """Go on by one token (N, E)."""
+        """Advance by one token (N, E)."""
         seen = torch.cat([embedded, state.context, state.hidden], dim=1)
         let_in, forget, value, let_out = self.gates(seen).chunk(4, dim=1)
         cell = forget.sigmoid() * state.cell + let_in.sigmoid() * value.tanh()
@@ -203,7 +203,7 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def _draw_gates(name: str, parameter: Tensor) -> None:
-    """Draw the parameters of an LSTM so that what goes in counts: torch draws far smaller ones."""
+    """Draw the parameters of an LSTM large enough for its input to count: torch draws far smaller ones."""
     for gate in parameter.chunk(4):
         if "weight_ih" in name:
             nn.init.xavier_uniform_(gate)

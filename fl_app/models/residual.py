@@ -176,7 +176,7 @@ class ResidualBlock(nn.Module):
 
 
 def _shortcut(channels: int, width: int, stride: int, layers: Layers) -> nn.Module:
-    """Return what leaves its input as it is; a 1x1 convolution or a padding where the shape changes."""
+    """Return the identity; a 1x1 convolution or a padding where the shape changes."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     if layers.padded:

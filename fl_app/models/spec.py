@@ -115,7 +115,7 @@ class ModelSpec:
         return cls(**content)
 
     def manipulated(self, round: int, extensions: Mapping[str, dict[str, object]]) -> ModelSpec:
-        """Return the model that a malicious server makes of it for a round; no other has its hash."""
+        """Return the spec that a malicious server sends for a round; no other has its hash."""
         return replace(self, extensions={**self.extensions, **extensions, _APART: {"round": round}})
 
     @property
@@ -198,7 +198,7 @@ def _copy(what: str, settings: object) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Copy a setting as JSON would, or name what has no JSON form."""
+    """Copy a setting as JSON would, or raise an error that names the part without a JSON form."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise ValueError(f"keys must be strings, got {list(value)!r}")

@@ -79,7 +79,7 @@ class Ledger:
 
 @cache
 def calibrate(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """Return the noise multiplier with which so many steps stay within the budget (Rényi accounting)."""
+    """Return the noise multiplier that keeps ``steps`` steps within the budget (Rényi accounting)."""
     from opacus.accountants.utils import get_noise_multiplier
 
     orders = [order for order in _orders() if _least_epsilon(order, delta) < epsilon]

@@ -38,7 +38,7 @@ class ClientLevel:
     """The budget, at which training stops; None: there is none."""
     delta: float = 1e-5
     noise_multiplier: float | None = None
-    """None: what makes the budget last for all rounds."""
+    """None: the multiplier that makes the budget last for all rounds."""
     clip: float | None = None
     """None: learnt from public samples."""
     share: str = "threshold"
@@ -52,7 +52,7 @@ class ClientLevel:
     """A round with fewer clients is left out."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that protect nobody, or that contradict each other."""
+        """Refuse settings that protect no client, or that contradict each other."""
         if self.epsilon is None and self.noise_multiplier is None:
             raise ValueError("ClientLevel: give epsilon or noise_multiplier, got neither")
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:

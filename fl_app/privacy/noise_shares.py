@@ -43,7 +43,7 @@ class NoiseShares:
     share: str = "threshold"
 
     def __post_init__(self) -> None:
-        """Refuse what would be noise for nobody."""
+        """Refuse settings under which no client adds noise."""
         if self.share not in SHARES:
             raise ValueError(f"NoiseShares: share must be one of {', '.join(SHARES)}; got {self.share!r}")
         if not 0 <= self.noise_multiplier < math.inf:
@@ -80,7 +80,7 @@ class NoiseShares:
         return self.noise_multiplier * math.sqrt(kept / of)
 
     def least(self) -> float:
-        """Return `of_sum` for the fewest survivors with which a round succeeds: what a round may cost."""
+        """Return `of_sum` for the fewest survivors with which a round succeeds: a round's largest cost."""
         return self.of_sum(self._fewest)
 
     def for_server(self, survivors: int | None = None) -> float:

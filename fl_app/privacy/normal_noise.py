@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 Noise = Callable[[int], Tensor]
-"""Returns so many standard normal numbers as float64 on the CPU."""
+"""Source of standard normal numbers: returns the requested count as float64 on the CPU."""
 
 
 def replayable_noise(generator: torch.Generator) -> Noise:

@@ -165,7 +165,7 @@ def unmask(state: bytes, request: bytes, *, identity: Identity | None = None) ->
 
 
 def terms_of(state: bytes) -> Terms:
-    """Return what the client agreed to: its noise share is a matter of the threshold it finds here."""
+    """Return the terms that the client accepted; their threshold determines its noise share."""
     return read_stage(state).terms
 
 

@@ -14,7 +14,7 @@ class ProtocolError(ValueError):
 
 
 class RoundFailed(RuntimeError):
-    """The round has no sum: nothing is returned, and the model must stay as it is."""
+    """The round has no sum: nothing is returned, and the model must not change."""
 
 
 class QuorumError(RoundFailed):

@@ -70,7 +70,7 @@ def load_pinned(folder: Path) -> Pinned:
 
 
 def load_identity(folder: Path, client: int) -> Identity:
-    """Return a client's own identity; its private key must belong to its pinned public key."""
+    """Return a client's own identity; its private key must match its pinned public key."""
     pinned = load_pinned(folder)
     path = _private_file(folder, client)
     try:

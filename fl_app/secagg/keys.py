@@ -26,7 +26,7 @@ class Purpose(enum.Enum):
     PAIR_MASK = b"fl-app secagg 1 pair mask"
     """Expands to what two clients add and subtract: (lower, higher)."""
     SELF_MASK = b"fl-app secagg 1 self mask"
-    """Expands to what one client adds: (client)."""
+    """Self-mask of one client: (client)."""
 
 
 class Agreement:
@@ -59,7 +59,7 @@ def make_private_key() -> bytes:
 
 
 def check_public_key(client: int, public: bytes) -> None:
-    """Refuse a key with which nobody can agree on a secret."""
+    """Refuse a key that allows no key agreement."""
     _ANYONE.agree(client, public)
 
 

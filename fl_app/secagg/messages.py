@@ -89,7 +89,7 @@ class Keyring:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Keyring:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.KEYRING, SERVER, terms)
         clients = reader.clients(len(terms.participants))
         rows = reader.rows(len(clients), _row_bytes(terms))
@@ -132,7 +132,7 @@ class Delivery:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Delivery:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.DELIVERY, SERVER, terms)
         owners = reader.clients(len(terms.participants))
         envelopes = reader.rows(len(owners), ENVELOPE_BYTES)
@@ -170,7 +170,7 @@ class Survivors:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Survivors:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.SURVIVORS, SERVER, terms)
         clients = reader.clients(len(terms.participants))
         reader.end()
@@ -210,7 +210,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Request:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.REQUEST, SERVER, terms)
         survivors = reader.clients(len(terms.participants))
         signers = reader.clients(len(survivors))

@@ -152,7 +152,7 @@ class SecureRound:
         expected: tuple[int, ...] | Mapping[int, object],
         read: Callable[[int, bytes], _Message],
     ) -> dict[int, _Message]:
-        """Return the good replies by client, ascending; refuse the others, and go on only with enough."""
+        """Return the valid replies by client, ascending; refuse the others, and fail if too few remain."""
         refused = {
             client: f"client {client}: not expected in the exchange of {exchange}: unknown or dropped out"
             for client in sorted(set(replies) - set(expected))

@@ -29,7 +29,7 @@ def split_secret(secret: int, *, threshold: int, points: Sequence[int], prime: i
 
 
 def weigh_points(points: Sequence[int], *, prime: int = PRIME) -> list[int]:
-    """Return what each point's share is multiplied with, in the sum that is the secret.
+    """Return the Lagrange coefficient of each point's share in the sum that is the secret.
 
     Lagrange at zero: the weight of x_i is the product of x_j / (x_j - x_i) over the other points.
     """

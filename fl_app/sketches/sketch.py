@@ -161,13 +161,13 @@ def fixed_coordinates(share: float, vote: bool = False) -> Scheme:
 
 
 def random_coordinates(share: float) -> Scheme:
-    """The entries at ``share`` of the coordinates, drawn anew from each seed."""
+    """Entries at ``share`` of the coordinates, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Chosen(draw_coordinates(n, coordinate_count(share, n), seed)))
 
 
 def measurements(share: float) -> Scheme:
-    """As many measurements as ``share`` of all entries, drawn anew from each seed."""
+    """Measurements, as many as ``share`` of all entries, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Measured(draw_measurements(n, coordinate_count(share, n), seed)))
 

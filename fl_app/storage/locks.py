@@ -72,7 +72,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> Owner | None:
-    """Return who is named in a lock file, or None if the file is gone."""
+    """Return the owner named in a lock file, or None if the file is gone."""
     try:
         owner = Owner(**json.loads(path.read_text()))
         if tuple(map(type, owner)) != (int, str, str):

@@ -49,7 +49,7 @@ class DamagedFile(ValueError):
 
 
 def write_tree(path: Path, tree: Tree, *, limit: int | None = None) -> None:
-    """Put ``tree`` into the file ``path``, for its owner's eyes; what was there before stays until then.
+    """Write ``tree`` to the file ``path``, readable by its owner alone; the old file stays until then.
 
     More than ``limit`` bytes are an OSError, before anything is written.
     """

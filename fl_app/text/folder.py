@@ -94,5 +94,5 @@ def _flag(what: str, value: object) -> bool:
 
 
 def _strips(strip: object, lower: bool) -> bool:
-    """Return whether accents are removed: as small letters are made, unless it is said."""
+    """Return whether accents are removed: the same as lower-casing, unless set."""
     return lower if strip is None else _flag("strip_accents", strip)

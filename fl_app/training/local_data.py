@@ -15,7 +15,7 @@ from fl_app.training.predictions import Predict, classify
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
 Ask = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-"""Draws a question: from samples to what a model sees of them, and the labels that are then theirs."""
+"""Function that draws a question: from samples to the model's inputs and their labels."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LocalData:
-    """A client's own part of the data."""
+    """A client's share of the data."""
 
     samples: Samples
     mean: tuple[float, ...]

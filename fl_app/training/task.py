@@ -26,11 +26,11 @@ class Task:
     evaluate: Callable[[nn.Module, Samples], Evaluation]
     """Judges a model in the mode that it is in."""
     ask: Ask | None = None
-    """Draws what a model is asked of samples; None: always their labels."""
+    """Function that draws the labels that a model must predict; None: always the samples' own."""
 
 
 def task_of(dataset: Dataset | Facts) -> Task:
-    """Return what is to be learnt from ``dataset``: hidden tokens, transcripts, or else classes."""
+    """Return the task of ``dataset``: hidden tokens, transcripts, or else classes."""
     vocabulary = dataset.vocabulary
     if isinstance(vocabulary, Vocabulary):
         return Task(transcribe(vocabulary.start), partial(evaluate_hearing, vocabulary=vocabulary))

@@ -14,7 +14,7 @@ State = dict[str, Union[Tensor, "State"]]
 
 
 class Transform(NamedTuple):
-    """Two pure functions and what they promise; nothing hides in self, and the input is never written to."""
+    """Two pure functions and their guarantees; no hidden state, and the input is never modified."""
 
     init: Callable[[Update], State]
     apply: Callable[[Update, State, RoundContext], tuple[Update, State]]

@@ -29,7 +29,7 @@ _CRC = struct.Struct("<I")
 def seal(
     kind: Kind, names: Collection[str], content: Iterable[bytes | memoryview], shared: Iterable[Array]
 ) -> bytes:
-    """Put ``content`` into a frame; ``shared`` is what the reader must know, too."""
+    """Put ``content`` into a frame; ``shared`` are bytes that the reader must know, too."""
     parts = [_PROLOGUE.pack(_MAGIC, VERSION, _KINDS[kind], _checksum_of_names(names)), *content]
     checksum = _checksum(parts, _checksum(map(_bytes_of, shared)))
     return b"".join([*parts, _CRC.pack(checksum)])

@@ -41,7 +41,7 @@ class Known:
         }
 
     def shared(self) -> list[Array]:
-        """Return what both ends must have the same: it enters the checksum."""
+        """Return the bytes that must be equal at both ends: they enter the checksum."""
         return [np.packbits(self._flat[name]) for name in sorted(self._flat)]
 
     def restrict(self, who: str, name: str, patterns: Array) -> Array:

@@ -51,7 +51,7 @@ class AuditOrder:
     """Request to an audited client for data beside its update."""
 
     batch_size: int = 0
-    """The size of its batch in this round; 0 leaves it as it is."""
+    """The size of its batch in this round; 0: its own."""
     truth: bool = False
     raw: bool = False
 
@@ -225,7 +225,7 @@ def pack_plan(plan: Plan) -> ConfigRecord:
 
 
 def unpack_order(message: Message) -> Parcel:
-    """Return the order and what came along, checked."""
+    """Return the order and its attachments, checked."""
     content = message.content
     return Parcel(
         order=read_order(message),
@@ -240,7 +240,7 @@ def unpack_order(message: Message) -> Parcel:
 
 
 def read_facts(message: Message) -> str:
-    """Return what an order says of the task to a client with samples of its own."""
+    """Return the facts on the task in an order, for a client with its own samples."""
     try:
         return _blob(message.content, _FACTS).decode()
     except UnicodeDecodeError as error:
@@ -293,7 +293,7 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
 
 
 def unpack_reply(message: Message) -> Reply:
-    """Return what a client answered, checked."""
+    """Return a client's answer, checked."""
     return read_reply(message.content)
 
 
@@ -321,7 +321,7 @@ def unpack_identity(message: Message) -> Identity:
 
 
 def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
-    """Pack what an audited client reveals beside its update: safetensors, never pickle."""
+    """Pack the truth of an audited client: safetensors, never pickle."""
     record = ConfigRecord()
     if truth is not None:
         shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}

@@ -151,13 +151,13 @@ class HeaderReader:
         raise CodecError("wire: an integer in the header is too long")
 
     def skip(self, expected: bytes) -> bool:
-        """Go on behind ``expected`` if that comes next; say whether it did."""
+        """Skip ``expected`` if it comes next; return whether it did."""
         found = self._data[self.at : self.at + len(expected)] == expected
         self.at += len(expected) * found
         return found
 
     def finish(self) -> None:
-        """Refuse bytes that nobody asked for."""
+        """Refuse trailing bytes."""
         if self.at != len(self._data):
             raise CodecError(f"wire: the header has {len(self._data) - self.at} bytes too many")
 
@@ -206,7 +206,7 @@ _NOTHING: Array = np.zeros(0, np.uint8)
 
 
 def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
-    """Return ``data`` as a zstd frame if that is smaller, else as it is."""
+    """Return ``data`` as a zstd frame if that is smaller, else unchanged."""
     raw = memoryview(data)  # type: ignore[arg-type]
     if len(raw) < _SMALLEST_FRAME:
         return False, raw

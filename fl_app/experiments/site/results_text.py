@@ -24,7 +24,7 @@ _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def write_results(paths: Sequence[Path], file: Path) -> Path:
-    """Write what all experiments below ``paths`` found to ``file``; figures go into a folder beside it."""
+    """Write the findings of all experiments below ``paths`` to ``file``, with figures in a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
     studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
@@ -55,7 +55,7 @@ def _key(study: StudyRecord) -> str:
 
 
 def _kept_words(file: Path) -> dict[str, str]:
-    """Return the paragraphs of an earlier file that somebody wrote, by experiment."""
+    """Return the hand-written paragraphs of an earlier file, by experiment."""
     if not file.exists():
         return {}
     _, *parts = _ANCHOR.split(file.read_text(encoding="utf-8"))

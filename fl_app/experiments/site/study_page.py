@@ -85,7 +85,7 @@ def _claim(merged: MergedClaim) -> Html:
 
 
 def claim_words(merged: MergedClaim) -> str:
-    """Return what the experiment itself found, and how sure that is among all claims."""
+    """Return the finding of the experiment, with its significance among all claims."""
     among = "" if merged.p_all is None else f"p = {merged.p_all:.2g} among all claims"
     words = [merged.claim.words, among]
     if merged.verdict != merged.claim.verdict:

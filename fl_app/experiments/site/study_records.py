@@ -65,7 +65,7 @@ class FigureRecord:
 
 @dataclass(frozen=True)
 class ClaimRecord:
-    """One sentence of the paper and what was found, judged among the claims of its own experiment."""
+    """One claim of the paper with its verdict among the claims of its own experiment."""
 
     name: str
     text: str

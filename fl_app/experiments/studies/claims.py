@@ -26,7 +26,7 @@ _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and what was found."""
+    """A claim with its verdict."""
 
     claim: Claim
     verdict: str
@@ -93,7 +93,7 @@ def _compare(claim: Claim, cells: Sequence[Measured]) -> _Finding:
 
 
 def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding:
-    """Compare two numbers as they are: counted ones, or the least and greatest of many."""
+    """Compare two numbers without a test: counts, or the least and greatest of many."""
     a = taken(left, claim.left.take)
     b = claim.bound if right is None or claim.right is None else taken(right, claim.right.take)
     gains = _gains(claim, [a - (b or 0.0)]) if right is not None else _gains(claim, [a])

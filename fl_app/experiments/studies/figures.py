@@ -83,7 +83,7 @@ class Drawn:
 
 
 def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
-    """Read what a figure shows."""
+    """Read the data of a figure."""
     groups = _series(order, cells)
     if order.kind == "gallery":
         by_iteration = order.series == ("iteration",)

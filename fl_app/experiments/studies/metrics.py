@@ -20,7 +20,7 @@ TRACED = ("mse", "distance", "tokens", "layers")
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity; its ``unit`` is what one value of it belongs to: an image, an update or a seed."""
+    """One quantity; its ``unit`` is the owner of one value: an image, an update or a seed."""
 
     name: str
     unit: str
@@ -105,7 +105,7 @@ _OF_ROUND = (
     "validation_accuracy",
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
-"""Bytes up to a round over all clients, drawn or not: what the training costs one of them on average."""
+"""Bytes up to a round over all clients, drawn or not: the mean cost of training for one of them."""
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 

@@ -201,7 +201,7 @@ def _value_text(override: Override) -> str:
 
 
 def _last_of_each(overrides: Sequence[str]) -> list[str]:
-    """Leave out what a later override of the same key replaces."""
+    """Drop overrides that a later one of the same key replaces."""
     keys = [override.get_key_element() for override in parse_overrides(overrides)]
     last = {key: number for number, key in enumerate(keys)}
     return [override for number, override in enumerate(overrides) if last[keys[number]] == number]

@@ -108,7 +108,7 @@ def _measure(cell: Planned, pool: Path, reason: str) -> Measured:
 
 
 def _variant(order: StudyOrder) -> str:
-    """Return the folder of what is written: cells are shared by all commands, tables are not."""
+    """Return the output folder: cells are shared by all commands, tables are not."""
     if not order.parts and not order.overrides:
         return "."
     asked = json.dumps([sorted(order.parts), sorted(order.overrides)])

@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of the table: what is selected, or why nothing is."""
+    """One place of the table: a selector, or the reason why it is empty."""
 
     select: Selector
     without: str | None = None
@@ -145,7 +145,7 @@ def read_study(name: str, raw: Mapping[str, Any], scale: str = DEFAULT_SCALE) ->
 
 @dataclass
 class _Reader:
-    """Reads a study; ``place`` is the path of what is read, as errors name it."""
+    """Reader of a study; ``place`` is the current path, as errors name it."""
 
     name: str
     scale: str
@@ -250,7 +250,7 @@ class _Reader:
         return axis
 
     def overrides(self, raw: Any, place: str) -> list[str]:
-        """Return overrides; an entry may have two faces, of which the data that is there decides."""
+        """Return overrides; an entry may have two alternatives, chosen by the data that is available."""
         found: list[str] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"

@@ -51,7 +51,7 @@ class Place:
 
 
 _Filled = tuple[str, str, Place]
-"""A line's name, a column's, and what stands there."""
+"""Name of a line, name of a column, and the value there."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def show_place(row: TableRow, place: Place) -> str:
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
-    """Return the table as Markdown, with what is missing below it."""
+    """Return the table as Markdown, with its gaps listed below it."""
     names = _name_columns(lines)
     header = [*[""] * names, *study.columns]
     rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
@@ -174,7 +174,7 @@ def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Tabl
 
 
 def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
-    """Return what a reader of the table must know: units, attackers, images that were not found, gaps."""
+    """Return remarks on the table: units, attackers, images that were not found, gaps."""
     filled = [
         (" ".join(line.row.name), column, place)
         for line in lines

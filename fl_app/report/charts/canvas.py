@@ -85,7 +85,7 @@ def write_percent(share: float) -> str:
 
 
 def shorten(text: str, length: int = 18) -> str:
-    """Return a label of at most ``length`` characters that matplotlib shows as it is."""
+    """Return a label of at most ``length`` characters that matplotlib shows literally."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     plain = plain if len(plain) <= length else plain[: length - 1] + "…"
     # a dollar sign would start matplotlib's mathematics, a leading underscore hides a label from legends

@@ -24,7 +24,7 @@ _PIXELS_PER_UNIT = 2
 _HALO = 3
 _FONT = "DejaVu Sans"
 _FONTS = f"'{_FONT}', Verdana, system-ui, sans-serif"
-"""The widest first: what was measured to fit does so in the others."""
+"""The widest first: a text that fits in it fits in the others."""
 
 _POINTS_PER_UNIT = 72 / 100
 

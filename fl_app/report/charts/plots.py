@@ -91,7 +91,7 @@ def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
 
 
 def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = LIGHT) -> bytes:
-    """Draw what each observer may have learnt by each round, and the budget as a line."""
+    """Draw ε against each observer by round, and the budget as a line."""
     figure, axes = blank_chart(theme)
     draw_curves(axes, curves, theme)
     if budget is not None:

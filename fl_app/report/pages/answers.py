@@ -72,7 +72,7 @@ def _sent_words(run: Run, attacks: list[Attack]) -> str:
 
 
 def _masked_sentence(run: Run) -> str | None:
-    """Say what an attack on one client's masked vector gave."""
+    """Describe the result of an attack on one client's masked vector."""
     masked = of_update(run, "masked")
     psnr = worst_score(PSNR, masked)
     if psnr is None:
@@ -245,7 +245,7 @@ def _accuracy(run: Run) -> list[Child]:
 
 
 def _cost(accuracy: float, without: float, baseline: Run) -> str:
-    """Say what the same run without the defense reached; one seed is no verdict."""
+    """Compare with the same run without the defense; one seed is no verdict."""
     points = 100 * (accuracy - without)
     changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
     return (

@@ -30,7 +30,7 @@ _GRANTS = {
 
 
 def attack_section(run: Run) -> list[Child]:
-    """Return the scores of each attack, what it was granted, and what it said about itself."""
+    """Return the scores, grants and notes of each attack."""
     if not run.attacks:
         return []
     # a label or text attack has no images, and then no columns for them
@@ -82,7 +82,7 @@ def _name_cell(run: Run, attack: Attack) -> str:
 
 
 def _is_behind(run: Run, attack: Attack) -> bool:
-    """Say whether an attacker who knows the defense did worse than the same one who does not."""
+    """Note the cases in which the adaptive attacker did worse than the plain one."""
 
     def case(one: Attack) -> tuple[object, ...]:
         return one.name, one.update, one.round, one.client, one.summed, one.labels_from

@@ -69,7 +69,7 @@ def _panel(panel: Panel, by: Leakage) -> Html:
 
 
 def caption(points: Sequence[FrontierPoint]) -> list[str]:
-    """Return what a reader has to know of where the numbers come from."""
+    """Return notes on the origin of the numbers."""
     joined: dict[str, list[str]] = {}
     for point in points:
         if point.joined:

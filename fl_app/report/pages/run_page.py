@@ -175,7 +175,7 @@ def _bytes_panel(run: Run) -> Html | None:
 
 
 def _bound_words(run: Run) -> Html | None:
-    """Say how large the messages are beside what a simple model of their entries says."""
+    """Compare the size of messages with the bound of a simple model of their entries."""
     measured = [r for r in run.rounds if r.uplink_to_bound is not None and r.downlink_to_bound is not None]
     if not measured:
         return None

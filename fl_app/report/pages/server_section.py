@@ -31,7 +31,7 @@ _STOPPED = "stopped before round"
 
 
 def server_section(run: Run) -> list[Child]:
-    """Return what the server can learn, and who is kept from what; nothing if the run does not tell."""
+    """Return the server's knowledge and its limits; empty if the run does not record them."""
     if run.exchange is None and run.privacy is None and run.secure_sum is None:
         return []
     return [

@@ -19,7 +19,7 @@ _SHOWN = 6
 
 
 def trace_section(run: Run) -> list[Child]:
-    """Return a chart of every search of which snapshots were kept, and some of its images."""
+    """Return a chart of every search with snapshots, and some of its images."""
     traced = [attack for attack in run.attacks if attack.trace and attack.update != "trained"]
     if not traced:
         return []

@@ -30,7 +30,7 @@ def _row(run: Run, attack: Attack) -> list[Child]:
 
 
 def _marked(said: list[str], read: list[str]) -> tuple[Child, Child]:
-    """Return both texts with what the other one lacks marked."""
+    """Return both texts with their differences marked."""
     left: list[Child] = []
     right: list[Child] = []
     for kind, a, b, c, d in SequenceMatcher(a=said, b=read, autojunk=False).get_opcodes():
