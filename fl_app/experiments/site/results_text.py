@@ -24,7 +24,7 @@ _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def write_results(paths: Sequence[Path], file: Path) -> Path:
-    """Write the findings of all experiments below ``paths`` to ``file``, with figures in a folder beside it."""
+    """Write the findings of all experiments below ``paths`` to ``file``, figures in a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
     studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
