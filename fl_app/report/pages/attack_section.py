@@ -82,7 +82,7 @@ def _name_cell(run: Run, attack: Attack) -> str:
 
 
 def _is_behind(run: Run, attack: Attack) -> bool:
-    """Note the cases in which the adaptive attacker did worse than the plain one."""
+    """Return whether the adaptive attacker did worse than the plain one."""
 
     def case(one: Attack) -> tuple[object, ...]:
         return one.name, one.update, one.round, one.client, one.summed, one.labels_from

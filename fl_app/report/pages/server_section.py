@@ -191,10 +191,10 @@ def _epsilon(value: float | None) -> str:
 def _models_words(run: Run) -> str:
     rate = run.amount("dp", "rate")
     if rate == 1:
-        return " against whoever sees only the models. All clients take part in every round."
+        return " against an observer of the models only. All clients take part in every round."
     chance = "" if rate is None else f" (each client by a chance of {100 * rate:.3g} %)"
     return (
-        " against whoever sees only the models. This assumes that it stays secret who takes part in a "
+        " against an observer of the models only. This assumes that it stays secret who takes part in a "
         f"round{chance}."
     )
 
@@ -272,4 +272,4 @@ def _budget_words(run: Run) -> str | None:
     if run.budget is None:
         return None
     held = "; training did not have to stop for it" if run.status == "finished" else ""
-    return f"The budget is ε = {run.budget:g} against whoever sees only the models{held}."
+    return f"The budget is ε = {run.budget:g} against an observer of the models only{held}."
