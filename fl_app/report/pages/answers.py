@@ -28,16 +28,18 @@ def four_answers(run: Run) -> Html:
     """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
     return element(
         "section",
-        _card("What would have leaked?", *_would_leak(run), look="open"),
-        _card("What does leak?", *_does_leak(run), look="shut"),
-        _card("What did it cost in accuracy?", *_accuracy(run)),
-        _card("How many bytes went up and down?", *_bytes(run)),
+        _card("would-leak", "What would have leaked?", *_would_leak(run), look="open"),
+        _card("does-leak", "What does leak?", *_does_leak(run), look="shut"),
+        _card("accuracy", "What did it cost in accuracy?", *_accuracy(run)),
+        _card("bytes", "How many bytes went up and down?", *_bytes(run)),
         class_="cards",
     )
 
 
-def _card(question: str, *children: Child, look: str = "") -> Html:
-    return element("article", element("h2", question), *children, class_=f"card {look}".strip())
+def _card(name: str, question: str, *children: Child, look: str = "") -> Html:
+    return element(
+        "article", element("h2", question), *children, class_=f"card {look}".strip(), data_card=name
+    )
 
 
 def _would_leak(run: Run) -> list[Child]:
