@@ -91,7 +91,7 @@ def _no_attack(run: Run) -> list[Child]:
     ]
 
 
-def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
+def _leak(attacks: list[Attack], source: str, verdict: Child = None) -> list[Child]:
     found = closest_image(attacks)
     if found is not None:
         return _image_leak(attacks, *found, source=source, verdict=verdict)
@@ -131,7 +131,7 @@ def _transcript_leak(attack: Attack, source: str) -> list[Child]:
 
 
 def _image_leak(
-    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: Child
 ) -> list[Child]:
     count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
     whose = "" if attack.client is None else f" of client {attack.client}"
@@ -198,22 +198,30 @@ def _pair(attack: Attack, position: int) -> Html | None:
     return element("div", figures, class_="pair") if figures else None
 
 
-def _difference(run: Run) -> str | None:
+def _difference(run: Run) -> Html | None:
     without = worst_score(PSNR, of_update(run, "undefended"))
     with_it = worst_score(PSNR, as_sent(run))
     if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
         return None
     if of_update(run, "sum"):
         # a flat picture has a high PSNR whatever is put beside it
-        return "A sum holds other clients' pictures too: this number is not comparable with the raw update's."
+        return _effect(
+            "not comparable",
+            "A sum holds other clients' pictures too: this number is not comparable with the raw update's.",
+        )
     if math.isinf(without):
-        return "Without the defense the attacker had the picture exactly."
+        return _effect("from exact", "Without the defense the attacker had the picture exactly.")
     gap = format_psnr(abs(without - with_it))
     if without > with_it:
-        return f"The defense took {gap} off the attacker's best picture."
-    return (
-        f"The defense did not help: the attacker's best picture is {gap} closer to its original than without."
+        return _effect("helped", f"The defense took {gap} off the attacker's best picture.")
+    return _effect(
+        "did not help",
+        f"The defense did not help: the attacker's best picture is {gap} closer to the original with it.",
     )
+
+
+def _effect(value: str, sentence: str) -> Html:
+    return element("span", sentence, data_fact="defense-effect", data_value=value)
 
 
 def _accuracy(run: Run) -> list[Child]:

@@ -70,7 +70,7 @@ class TestWords:
         assert f"SSIM {max(raw['ssim']):.3f}" in would
         assert f"{statistics.fmean(raw['psnr']):.2f} dB" in would
         assert f"{max(sent['psnr']):.2f} dB" in does
-        assert f"took {max(raw['psnr']) - max(sent['psnr']):.2f} dB off" in does
+        assert f"{max(raw['psnr']) - max(sent['psnr']):.2f} dB" in does
         assert f"{result['summary']['accuracy']:.1%}".replace("%", " %") in accuracy
         assert f"{result['summary']['best_accuracy']:.1%}".replace("%", " %") in accuracy
         assert "fl-app-report A B" in accuracy
@@ -85,14 +85,14 @@ class TestWords:
         folder = make_run("validated", change=with_validation)
         page, rounds = report(folder), read_result(folder)["rounds"]
         best = f"{100 * rounds[1]['accuracy']:.1f} %"
-        assert f"the best was {best} (chosen by validation), in round 2." in page.cards[CARDS[2]]
+        assert all(part in page.cards["accuracy"] for part in (best, "validation", "round 2"))
         assert [row["validation"] for row in page.table_with("validation")][:3] == [
             "30.0 %",
             "80.0 %",
             "30.0 %",
         ]
         plain = report(make_run("plain"))
-        assert "(chosen by test), in round" in plain.cards[CARDS[2]]
+        assert "test" in plain.cards["accuracy"]
         assert "validation" not in plain.text
 
     def test_two_classes_have_a_balanced_accuracy_and_an_area(self, make_run):
@@ -100,7 +100,8 @@ class TestWords:
         page, result = report(folder), read_result(folder)
         summary = result["summary"]
         balanced, area = f"{100 * summary['balanced_accuracy']:.1f} %", f"{summary['auroc']:.3f}"
-        assert f"Balanced over the two classes {balanced}, AUROC {area}." in page.cards[CARDS[2]]
+        assert balanced in page.cards["accuracy"]
+        assert area in page.cards["accuracy"]
         for row, entry in zip(page.table_with("AUROC"), result["rounds"], strict=True):
             assert row["balanced"] == f"{100 * entry['balanced_accuracy']:.1f} %"
             assert row["AUROC"] == f"{entry['auroc']:.3f}"
@@ -136,7 +137,7 @@ class TestWords:
             "what was trained on",
         ]
         assert rows[2]["PSNR"] == "31.00 dB mean 30.00 dB"
-        assert "the images that this defense put in the originals' place" in page.text
+        assert "trained" in page.facts
         # the answer is about the originals
         assert f"{max(read_result(folder)['attacks'][1]['psnr']):.2f} dB" in page.cards[CARDS[1]]
 
@@ -149,7 +150,7 @@ class TestWords:
 
         page = report(make_run(change=change))
         assert [row["attack"] for row in page.table_with("PSNR")] == ["ig", "ig", name]
-        assert ("the plain result is what counts" in page.text) == (gain < 0)
+        assert ("under-tuned" in page.facts) == (gain < 0)
 
     @pytest.mark.parametrize("gain", [-1.0, 1.0])
     def test_the_users_worst_case_is_the_closest_image_of_both_forms(self, make_run, gain):
@@ -163,7 +164,7 @@ class TestWords:
         assert f"{max(plain + adaptive):.2f} dB" in card
         # both forms rebuild the same pictures: their mean is that of one form
         stronger = max(statistics.fmean(plain), statistics.fmean(adaptive))
-        assert f"Mean over all pictures, of the attack's best form: {stronger:.2f} dB" in card
+        assert f"{stronger:.2f} dB" in card
         assert ("(adaptive)" in card) == (gain > 0)
 
     def test_says_which_attacked_client_named_the_locations(self, make_run):
@@ -178,10 +179,9 @@ class TestWords:
             result["rounds"][4] |= {"uplink_to_bound": 1.0123, "downlink_to_bound": 1.2}
 
         page = report(make_run(change=change))
-        assert "In round 5 an update took 1.012 times its entropy bound, a download 1.200 times" in page.text
+        assert all(part in page.facts["entropy-bound"] for part in ("round 5", "1.012", "1.200"))
         assert page.table_with("up / bound")[4]["up / bound"] == "1.012"
-        assert "mantissas that end in zeros, can take less than 1 times the bound" in page.text
-        assert "entropy bound" not in report(make_run("other")).text
+        assert "entropy-bound" not in report(make_run("other")).facts
 
     def test_shows_the_notes_of_rounds_the_first_ones_openly(self, make_run):
         def change(result):
@@ -193,13 +193,14 @@ class TestWords:
         assert "12 more" in page.text
 
     def test_says_that_the_users_worst_case_is_the_attackers_best(self, make_run):
-        assert "worst case for the user, which is the best image for the attacker" in report(make_run()).text
+        assert "worst-case" in report(make_run()).facts
 
     def test_says_what_the_attacker_was_granted(self, make_run):
-        text = report(make_run(batch=5)).text
-        assert "audit.batch_size=5" in text
-        assert "the true labels, the batch size (5), the client's mode (train)" in text
-        assert "Not granted: the BatchNorm statistics that were sent." in text
+        page = report(make_run(batch=5))
+        assert "audit.batch_size=5" in page.text
+        given, withheld = page.facts["granted"].split("Not granted:")
+        assert all(part in given for part in ("labels", "(5)", "(train)"))
+        assert "BatchNorm" in withheld
 
     def test_shows_notes_failures_configuration_and_versions(self, make_run):
         def change(result):
@@ -255,28 +256,27 @@ class TestWords:
 
         page = report(make_run(change=change))
         for question in CARDS[:2]:
-            assert page.cards[question].startswith("Not measured No attack result")
+            assert page.cards[question].startswith("Not measured")
         assert "attack=none" in page.text
 
     def test_a_defense_that_did_not_help_is_called_so(self, make_run):
         def change(result):
             result["attacks"][0]["psnr"], result["attacks"][1]["psnr"] = [10.0, 9.0], [12.5, 8.0]
 
-        assert (
-            "did not help: the attacker's best picture is 2.50 dB closer"
-            in report(make_run(change=change)).text
-        )
+        page = report(make_run(change=change))
+        assert page.values["defense-effect"] == "did not help"
+        assert "2.50 dB" in page.facts["defense-effect"]
 
     def test_an_undefended_run_does_not_speak_of_its_defense(self, make_run):
         page = report(make_run(defense="none"))
         assert "with the defense" not in page.text
-        assert "took" not in page.cards["does-leak"]
+        assert "defense-effect" not in page.facts
         assert "as sent, no defense" in page.text
 
     def test_an_exact_reconstruction_is_infinite_not_broken(self, make_run):
         page = report(make_run(change=lambda result: result["attacks"][0].update(psnr=[math.inf, 20.0])))
         assert page.cards["would-leak"].startswith("∞ dB")
-        assert "had the picture exactly" in page.cards["does-leak"]
+        assert page.values["defense-effect"] == "from exact"
 
     def test_an_attack_on_labels_alone_is_told_by_its_labels(self, make_run):
         def change(result):
@@ -306,7 +306,8 @@ class TestWords:
 
         card = report(make_run(change=change)).cards["does-leak"]
         assert card.startswith("33.25 dB")
-        assert "attack dlg rebuilt this picture of client 4" in card
+        assert "dlg" in card
+        assert "client 4" in card
 
     def test_hostile_text_is_shown_and_never_run(self, make_run):
         def change(result):
@@ -330,10 +331,9 @@ class TestWords:
         folder = make_run(batch=7, size=224)
         page = report(folder)
         assert (folder / "report.html").stat().st_size < 1_000_000
-        assert "more rows are in the attacks folder" in page.text
         shown = sum("original:" in e.get("alt", "") for e in page.named("img"))
         assert 0 < shown < 7
-        assert f"{7 - shown} more rows" in page.text
+        assert str(7 - shown) in page.facts["gallery-rest"]
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
