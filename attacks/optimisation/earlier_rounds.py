@@ -1,4 +1,4 @@
-"""Earlier rounds of a client that computes on the same samples each time, matched together with the last.
+"""Joint matching of several rounds of a client that computes on the same samples each time.
 
 What a client's transform got in round ``t`` is the gradient of that round; with error
 feedback, plus all that earlier rounds withheld: ``p_t = g_1 + … + g_t - s_1 - … - s_(t-1)``.

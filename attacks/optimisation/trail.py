@@ -1,4 +1,4 @@
-"""Where a search has been: a few of its iterates, evenly spaced however long it turns out to be."""
+"""Snapshots of a search, evenly spaced however long it runs."""
 
 from __future__ import annotations
 

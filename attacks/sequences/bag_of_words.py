@@ -1,4 +1,4 @@
-"""Which pieces of words a client's utterances hold, and how many in all (Dang et al. 2021, Section 2.5.2).
+"""Word pieces of a client's utterances, and their number (Dang et al. 2021, Section 2.5.2).
 
 Each token of a transcript is a sample of the layer that projects to the vocabulary: RLG finds the distinct
 ones, and the rank of the gradient is their number, repeats and the ends of utterances counted. The signs of

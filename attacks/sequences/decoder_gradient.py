@@ -20,7 +20,7 @@ DecoderGradient = Callable[[Tensor, Tensor], Gradients]
 
 
 class _Call(NamedTuple):
-    """What a layer was given (R, I) and what it returned (R, O)."""
+    """Input (R, I) and output (R, O) of a layer."""
 
     given: Tensor
     returned: Tensor

@@ -24,7 +24,7 @@ WHO = "transcript"
 HALF_LIFE = 4_000
 """In steps, of the learning rate."""
 LEAST = 0.1
-"""What the learning rate does not fall below, as a part of the first one."""
+"""Lowest learning rate, relative to the first."""
 SPREAD = 0.1
 """Of the first contexts' entries."""
 
@@ -85,7 +85,7 @@ def halving(lr: float, steps: int) -> Schedule:
 
 
 def label_penalty(labels: Tensor) -> Tensor:
-    """Return for each guess by how much its labels (R, S, K) miss a sum of 1, over all steps (R,)."""
+    """Return for each guess the distance of its labels (R, S, K) from a sum of 1, over all steps (R,)."""
     return (labels.abs().sum(dim=2) - 1).abs().sum(dim=1)
 
 

@@ -48,6 +48,8 @@ from fl_app.types import Manipulated
 
 ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
 """Attacks that take no sample for an image, by what they take it for."""
+OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
+"""Keys of the attack group that the run reads itself; all others are arguments of the attack."""
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
@@ -199,7 +201,7 @@ def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], 
     """
     cfg = compose(overrides)
     _prepare_process(cfg)
-    if cfg.attack.method is None:
+    if "_target_" not in cfg.attack:
         raise ConfigError(_NO_ATTACK)
     return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
 
@@ -212,6 +214,12 @@ def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
     return sorted({rounds if number == "last" else number for number in listed})
 
 
+def attack_node(cfg: DictConfig) -> DictConfig:
+    """Return the factory of the attack with its arguments: the group without the keys of every attack."""
+    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack, resolve=True))
+    return OmegaConf.create({key: value for key, value in node.items() if key not in OF_EVERY_ATTACK})
+
+
 def _attacker(
     cfg: DictConfig,
     manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
@@ -222,7 +230,7 @@ def _attacker(
     ``manipulation`` makes of an active attack what it does to a model; without, it can only
     read what a run has seen.
     """
-    if cfg.attack.method is None:
+    if "_target_" not in cfg.attack:
         return None
     wanted = cfg.attack.get("adaptive")
     spell = None if vocabulary is None else vocabulary.decode
@@ -277,10 +285,10 @@ def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
 
 
 def _attack(cfg: DictConfig, adaptive: bool) -> Any:
-    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack.method))
+    node = attack_node(cfg)
     if "adaptive" in node:
-        node["adaptive"] = adaptive
-    return _build(OmegaConf.create({"attack": {"method": node}}), "attack.method")
+        node.adaptive = adaptive
+    return _build(OmegaConf.create({"attack": node}), "attack")
 
 
 def _prepare_process(cfg: DictConfig) -> None:
@@ -417,7 +425,7 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
-    if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
+    if "_target_" in cfg.attack and cfg.attack.name not in ON_TOKENS[what]:
         choices = ", ".join(ON_TOKENS[what])
         raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
     check_samples(cfg, defense, what)

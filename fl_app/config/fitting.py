@@ -45,4 +45,4 @@ def check_samples(cfg: DictConfig, defense: Defense, what: str) -> None:
 
 def _attacks_first(cfg: DictConfig) -> bool:
     rounds: Any = cfg.attack.rounds
-    return cfg.attack.method is not None and (rounds == "all" or (rounds != "last" and 1 in rounds))
+    return "_target_" in cfg.attack and (rounds == "all" or (rounds != "last" and 1 in rounds))

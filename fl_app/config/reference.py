@@ -27,7 +27,7 @@ comments: change those, not this page.
 Write a choice as `group=choice` and a setting as `key=value`, on the command line of `fl-app` or in the
 `overrides` of a Flower run config. `???` stands for a value that you must give. Typos fail with the
 valid choices."""
-_NOT_SETTINGS = re.compile(r"(^|\.)_|^(hydra|defaults)(\.|$)")
+_NOT_SETTINGS = re.compile(r"(^|\.)(_|defaults(\.|$))|^hydra(\.|$)")
 _REFERENCE = re.compile(r"^\$\{[^:]*\}$")
 
 
@@ -84,7 +84,7 @@ def _leaves(node: yaml.MappingNode, path: tuple[str, ...], text: str) -> Iterato
     for name, value in node.value:
         here = (*path, name.value)
         key = ".".join(here)
-        if _NOT_SETTINGS.search(key) or here[1:] in (("name",), ("defaults",)):
+        if _NOT_SETTINGS.search(key) or here[1:] == ("name",):
             continue
         if isinstance(value, yaml.MappingNode) and value.value:
             yield from _leaves(value, here, text)

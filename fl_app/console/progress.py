@@ -29,7 +29,7 @@ Advance = Callable[[int, str], None]
 
 
 class Report(NamedTuple):
-    """How far a task of another process is."""
+    """Progress of a task in another process."""
 
     task: int
     description: str

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Utterance:
-    """One recording, who speaks there and what is said."""
+    """One recording with its speaker and its transcript."""
 
     audio: Path
     speaker: str
@@ -132,7 +132,7 @@ def _hear_all(
 def _samples(
     heard: list[tuple[Utterance, Tensor]], vocabulary: Vocabulary
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Return what was heard, and the names of who speaks."""
+    """Return the utterances, and the names of the speakers."""
     names = tuple(sorted({said.speaker for said, _ in heard}, key=lambda name: (int(name), name)))
     samples = Samples(
         inputs=_pad([features for _, features in heard], 0.0),
@@ -143,7 +143,7 @@ def _samples(
 
 
 def find_utterances(root: Path, max_characters: int) -> list[Utterance]:
-    """Return what is said below ``root`` in few enough characters, by name, where it is recorded."""
+    """Return the recorded transcripts below ``root`` that are short enough, by name."""
     found = {}
     for file in sorted(root.rglob("*.trans.txt")):
         for name, text in _lines(file):

@@ -1,4 +1,4 @@
-"""What a client does to keep its data to itself: before, in and after the computation of an update."""
+"""Defense of a client: changes before, in and after the computation of an update."""
 
 from __future__ import annotations
 

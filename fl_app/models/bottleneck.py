@@ -33,7 +33,7 @@ class Bottleneck(nn.Module):
         self.register_buffer("given_draws", None, persistent=False)
 
     def draws_shape(self, samples: int) -> tuple[int, ...]:
-        """Return the shape of what is drawn for so many samples."""
+        """Return the shape of the draws for this many samples."""
         return samples, self.decoder.in_features
 
     def forward(self, x: Tensor) -> Tensor:

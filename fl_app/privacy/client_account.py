@@ -1,4 +1,4 @@
-"""What the rounds of a federation have cost a client so far, and whether one more is within the budget.
+"""Privacy account of a client: cost of all rounds so far, and whether another fits the budget.
 
 Two observers are told apart. Who sees only the models does not know which clients
 took part: that secret makes each round cheaper (`epsilon`). The server knows,
@@ -15,7 +15,7 @@ from fl_app.privacy.accounting import Ledger
 from fl_app.privacy.events import Release
 
 _ANYBODY = -1
-"""The account of who sees only the models: for them all clients are alike."""
+"""Account of an observer of the models only: for it all clients are alike."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ClientAccount:
     def charge(
         self, *, rate: float, multiplier: float, cohort: Iterable[int] = (), server_multiplier: float = 0.0
     ) -> None:
-        """Add a round to what was spent.
+        """Charge a round.
 
         ``cohort`` is everybody who was asked, also who did not answer: the answer
         may have been lost on the way. A draw that was skipped because too few were drawn
@@ -66,7 +66,7 @@ class ClientAccount:
 
     @property
     def epsilon(self) -> float | None:
-        """Return the cost against who sees only the models; None before the first round."""
+        """Return ε against an observer of the models only; None before the first round."""
         return self.models.epsilon()
 
     @property

@@ -1,4 +1,4 @@
-"""Which clients a round draws, and what their sum is divided by.
+"""Cohorts: the clients drawn in a round, and the divisor of their sum.
 
 Privacy accounting assumes that each client is drawn by a coin of its own. The sum
 is then divided by the number of clients that is expected: the drawn one depends

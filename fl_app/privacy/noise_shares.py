@@ -1,4 +1,4 @@
-"""How the noise of a round is divided among its clients, and how much of it an observer faces.
+"""Division of a round's noise among its clients, and the noise that each observer faces.
 
 No client adds all the noise that a model needs: each adds a share, and the sum of
 the shares hides any one client (Kerkouche et al., UAI 2021, §3.2). Noise multipliers
@@ -37,13 +37,13 @@ class NoiseShares:
     noise_multiplier: float
     """sigma, the noise multiplier of the whole sum."""
     cohort: int
-    """How many clients the participant list names."""
+    """Number of clients in the participant list."""
     threshold: int | None = None
     """Of secure aggregation; None: there is none, and the server sees every update."""
     share: str = "threshold"
 
     def __post_init__(self) -> None:
-        """Refuse what would be noise for nobody."""
+        """Refuse settings under which no client adds noise."""
         if self.share not in SHARES:
             raise ValueError(f"NoiseShares: share must be one of {', '.join(SHARES)}; got {self.share!r}")
         if not 0 <= self.noise_multiplier < math.inf:
@@ -80,7 +80,7 @@ class NoiseShares:
         return self.noise_multiplier * math.sqrt(kept / of)
 
     def least(self) -> float:
-        """Return `of_sum` for the fewest survivors with which a round succeeds: what a round may cost."""
+        """Return `of_sum` for the fewest survivors with which a round succeeds: a round's largest cost."""
         return self.of_sum(self._fewest)
 
     def for_server(self, survivors: int | None = None) -> float:

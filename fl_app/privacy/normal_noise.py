@@ -1,4 +1,4 @@
-"""Standard normal numbers: replayable ones for simulation, and ones that nobody can replay.
+"""Standard normal noise: replayable for simulation, or from the operating system.
 
 A generator with a seed proves nothing to who knows the seed. The other source
 takes its bits from the operating system and turns them into normal numbers in
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 Noise = Callable[[int], Tensor]
-"""Returns so many standard normal numbers as float64 on the CPU."""
+"""Source of standard normal numbers: returns the requested count as float64 on the CPU."""
 
 
 def replayable_noise(generator: torch.Generator) -> Noise:

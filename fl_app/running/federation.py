@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from fl_app.adversary.active import ActiveServer
 from fl_app.adversary.participant import Participant
-from fl_app.adversary.passive import Auditor, Sighting
+from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts
 from fl_app.config.trust import NOBODY, Trust
@@ -78,7 +78,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     return report
 
 
-def watch(parts: ServerParts) -> Auditor:
+def watch(parts: ServerParts) -> PassiveServer:
     """Return the tap that the run's attack needs: one that only looks, or one that manipulates."""
     config, strategy = parts.config, parts.strategy
     audit: dict[str, Any] = {
@@ -96,12 +96,12 @@ def watch(parts: ServerParts) -> Auditor:
         return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
-        return Auditor(**audit)
+        return PassiveServer(**audit)
     return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
 
 
 def _train(
-    grid: Grid, parts: ServerParts, results: Results, auditor: Auditor, lasting: LastingRun
+    grid: Grid, parts: ServerParts, results: Results, auditor: PassiveServer, lasting: LastingRun
 ) -> list[Sighting]:
     config, strategy = parts.config, parts.strategy
     strategy.on_sum = auditor.remember_sum

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fl_app.adversary.passive import Auditor
+from fl_app.adversary.passive import PassiveServer
 from fl_app.client.records import from_tree, to_tree
 from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
@@ -85,7 +85,7 @@ class LastingRun:
         parts: ServerParts,
         overrides: str,
         results: Results,
-        auditor: Auditor,
+        auditor: PassiveServer,
         past: Past | None = None,
     ) -> None:
         self._parts, self._results, self._auditor = parts, results, auditor

@@ -1,4 +1,4 @@
-"""A client's side of the protocol: one function per exchange, from state and message to state and reply.
+"""Client side of the protocol: one function per exchange, from state and message to state and reply.
 
 Nothing hides in an object: the state is bytes that the caller keeps until the next message. A call that
 raises leaves the caller with the old state. A caller must keep the new state before the reply leaves:
@@ -40,7 +40,7 @@ _Stage = TypeVar("_Stage", Offered, Shared, Holding)
 
 
 class Step(NamedTuple):
-    """What a client keeps, and what it sends."""
+    """New state of a client, and its message."""
 
     state: bytes
     reply: bytes
@@ -165,7 +165,7 @@ def unmask(state: bytes, request: bytes, *, identity: Identity | None = None) ->
 
 
 def terms_of(state: bytes) -> Terms:
-    """Return what the client agreed to: its noise share is a matter of the threshold it finds here."""
+    """Return the terms that the client accepted; their threshold determines its noise share."""
     return read_stage(state).terms
 
 

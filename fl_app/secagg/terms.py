@@ -1,4 +1,4 @@
-"""The terms of a secure round: what every client must agree to before it sends anything.
+"""Terms of a secure round, which every client must accept before it sends anything.
 
 Their digest goes into every key and stands in every message, so a client that was told other terms
 than the rest is noticed at once.
@@ -40,12 +40,12 @@ class Terms:
     participants: tuple[int, ...]
     """Client ids, ascending."""
     threshold: int
-    """How many clients must answer each exchange."""
+    """Number of clients that must answer each exchange."""
     size: int
     """Values in a vector."""
     fixed_point: FixedPoint
     signed: bool = False
-    """Whether clients sign key adverts and survivor lists with pinned identities."""
+    """True if clients sign key adverts and survivor lists with pinned identities."""
 
     def __post_init__(self) -> None:
         """Refuse terms under which the protocol would not protect anyone."""

@@ -1,4 +1,4 @@
-"""Folders that others may have made: only files and folders in them, nothing that leads elsewhere or blocks."""
+"""Check of untrusted folders: only files and folders in them, no links, pipes or devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StrangeEntry(ValueError):
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with a link, a pipe or a device at any depth: reading or writing it would go elsewhere."""
+    """Refuse a folder with a link, a pipe or a device at any depth: access would lead elsewhere or block."""
     waiting = [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:

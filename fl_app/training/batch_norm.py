@@ -1,4 +1,4 @@
-"""Whose BatchNorm statistics a federation uses: everybody's, each client's own, or the initial ones."""
+"""Source of BatchNorm statistics in a federation: shared, each client's own, or the initial ones."""
 
 from __future__ import annotations
 

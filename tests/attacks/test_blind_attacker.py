@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import attacks.base
-from fl_app.adversary.passive import Auditor, observe
+from fl_app.adversary.passive import PassiveServer, observe
 from fl_app.client_app import app
-from fl_app.config.build import attack_parts, server_parts
+from fl_app.config.build import attack_node, attack_parts, server_parts
+from fl_app.config.compose import compose
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
@@ -72,17 +72,9 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
     assert Observation in types_within(hints["history"])
 
 
-def settings(name: str):
-    cfg = OmegaConf.load(Path(__file__).parents[2] / "conf" / "attack" / f"{name}.yaml")
-    return OmegaConf.create({"attack": cfg, "seed": 0}).attack
-
-
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "none"])
 def test_no_attack_takes_a_truth(name):
-    cfg = settings(name)
-    if "adaptive" in cfg:
-        cfg.adaptive = True
-    attack = instantiate(cfg.method)
+    attack = instantiate(attack_node(compose(f"attack={name}")))
     calls = [attack if inspect.isfunction(attack) else type(attack).__call__]
     calls += [type(attack).many] if hasattr(attack, "many") else []
     for call in calls:
@@ -113,7 +105,7 @@ def sightings_of(overrides: str):
     text = f"{RUN} {overrides}"
     parts = server_parts(text)
     strategy = parts.strategy
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=[1],
         clients=[0],
         model=lambda: (strategy.weights, strategy.buffers),

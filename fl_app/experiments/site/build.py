@@ -1,4 +1,4 @@
-"""Build the site: all pages into a new folder, which then takes the place of the old one."""
+"""Build the site: write all pages into a new folder that then replaces the old one."""
 
 from __future__ import annotations
 

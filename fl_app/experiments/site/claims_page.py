@@ -1,4 +1,4 @@
-"""All claims in one table, those that do not hold first."""
+"""Page of all claims in one table, those that do not hold first."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The first page: by paper, what was measured, what became of its claims, and what is not reproduced."""
+"""First page of the site, by paper: measurements, verdicts, and what is not reproduced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.study_records import FAILS, HOLDS, StudyRecord
 from fl_app.experiments.site.verdict_words import verdict_marks

@@ -1,4 +1,4 @@
-"""The claims of all experiments in one list, judged together: who asks many questions is sometimes lucky."""
+"""Claims of all experiments in one list, judged together to correct for multiple tests."""
 
 from __future__ import annotations
 

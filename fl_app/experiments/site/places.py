@@ -1,4 +1,4 @@
-"""Where everything lies in the site, and what leads from one page to another."""
+"""Paths and navigation of the site."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Places:
         return self.reports.get(run.resolve())
 
     def links(self, path: Path) -> Html:
-        """Return what leads from a page to the main ones."""
+        """Return the navigation from a page to the main ones."""
         here = path.relative_to(self.root).as_posix()
         return element(
             "nav",

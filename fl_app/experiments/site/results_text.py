@@ -1,4 +1,4 @@
-"""All experiments as one Markdown file: tables, verdicts, how each was run, and words of a reader's own.
+"""All experiments as one Markdown file: tables, verdicts, commands, and an author's remarks.
 
 Paragraphs that begin with "In words:" are kept, each with its experiment; all else is made anew from
 `study.json` files.
@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
 from fl_app.experiments.studies.study_file import VARIANT
@@ -24,7 +24,7 @@ _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def write_results(paths: Sequence[Path], file: Path) -> Path:
-    """Write what all experiments below ``paths`` found to ``file``; figures go into a folder beside it."""
+    """Write the findings of all experiments below ``paths`` to ``file``, figures in a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
     studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
@@ -55,7 +55,7 @@ def _key(study: StudyRecord) -> str:
 
 
 def _kept_words(file: Path) -> dict[str, str]:
-    """Return the paragraphs of an earlier file that somebody wrote, by experiment."""
+    """Return the hand-written paragraphs of an earlier file, by experiment."""
     if not file.exists():
         return {}
     _, *parts = _ANCHOR.split(file.read_text(encoding="utf-8"))

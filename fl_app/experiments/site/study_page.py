@@ -1,12 +1,12 @@
-"""The page of one experiment: ours beside the paper's numbers, verdicts, figures, and how it was run."""
+"""Page of one experiment: our numbers beside the paper's, verdicts, figures and the command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import paper_name
 from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim
-from fl_app.experiments.site.papers import paper_name
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.study_records import (
     FAILS,
@@ -85,7 +85,7 @@ def _claim(merged: MergedClaim) -> Html:
 
 
 def claim_words(merged: MergedClaim) -> str:
-    """Return what the experiment itself found, and how sure that is among all claims."""
+    """Return the finding of the experiment, with its significance among all claims."""
     among = "" if merged.p_all is None else f"p = {merged.p_all:.2g} among all claims"
     words = [merged.claim.words, among]
     if merged.verdict != merged.claim.verdict:

@@ -1,4 +1,4 @@
-"""What a `study.json` holds, as types; a missing or misshapen value becomes None or empty."""
+"""Typed content of `study.json`; a missing or malformed value becomes None or empty."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FigureRecord:
 
 @dataclass(frozen=True)
 class ClaimRecord:
-    """One sentence of the paper and what was found, judged among the claims of its own experiment."""
+    """One claim of the paper with its verdict among the claims of its own experiment."""
 
     name: str
     text: str
@@ -105,7 +105,7 @@ class StudyRecord:
 
     @property
     def heading(self) -> str:
-        """What it is, in a line."""
+        """One-line title."""
         return f"{self.what}: {self.title}" if self.title else self.what
 
 

@@ -1,4 +1,4 @@
-"""Verdicts as a reader sees them: a sign, a word and a colour, none of which is needed for the others."""
+"""Verdicts as shown to a reader: a sign, a word and a colour, each sufficient by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cells say about a claim: a verdict, and the numbers in words.
+"""Verdict on a claim, with its numbers in words.
 
 Images and attacked updates are many, so the signs of their differences are tested; seeds are
 few, so Student's test is taken. All tests of a study are judged together (Holm).
@@ -18,7 +18,7 @@ from fl_app.report.data.formats import format_count
 
 LEVEL = 0.05
 LEAST = {"image": 20, "update": 20, "seed": 3}
-"""How many units a test needs before it says anything."""
+"""Smallest number of units for a test."""
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "not decided", "not measured"
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
@@ -26,7 +26,7 @@ _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and what was found."""
+    """A claim with its verdict."""
 
     claim: Claim
     verdict: str
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def unit(self) -> str:
-        """What the differences are of."""
+        """Noun for the units of the differences."""
         return _unit(self.claim)
 
 
@@ -53,7 +53,7 @@ def judge(claims: Sequence[Claim], cells: Sequence[Measured]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What is known of a claim before all are judged together."""
+    """Findings on a claim before all are judged together."""
 
     verdict: Verdict
     right_way: bool = False
@@ -93,7 +93,7 @@ def _compare(claim: Claim, cells: Sequence[Measured]) -> _Finding:
 
 
 def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding:
-    """Compare two numbers as they are: counted ones, or the least and greatest of many."""
+    """Compare two numbers without a test: counts, or the least and greatest of many."""
     a = taken(left, claim.left.take)
     b = claim.bound if right is None or claim.right is None else taken(right, claim.right.take)
     gains = _gains(claim, [a - (b or 0.0)]) if right is not None else _gains(claim, [a])

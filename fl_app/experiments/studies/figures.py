@@ -1,4 +1,4 @@
-"""The figures of a study, as data first and then drawn: lines, dots, bars, distributions, galleries."""
+"""Figures of a study, first as data and then drawn: lines, dots, bars, distributions, galleries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from fl_app.experiments.studies.plan import fits, value_of
 from fl_app.experiments.studies.selector import Selector
 from fl_app.experiments.studies.study_file import FigureOrder
 from fl_app.report.charts.canvas import Theme, blank_chart, shorten, tick_writer, write_percent
-from fl_app.report.charts.plots import Curve, Point, chart_looks, draw_curves, label_points, legend_below
+from fl_app.report.charts.plots import (
+    Curve,
+    Point,
+    chart_looks,
+    draw_curves,
+    draw_points,
+    label_points,
+    legend_below,
+)
 from fl_app.report.charts.tiles import read_tiles
 
 _COLUMNS = 8
 """Of a search's images, at most."""
 _BINS = 40
 _BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
-"""What the histograms of result.json are of."""
+"""Axis titles of the histograms of result.json."""
 _SHARES = ("trace.tokens", "accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
 
 
@@ -70,12 +78,12 @@ class Drawn:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """True if there is nothing to draw."""
         return not (self.curves or self.points or self.bars or self.samples or self.densities or self.gallery)
 
 
 def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
-    """Read what a figure shows."""
+    """Read the data of a figure."""
     groups = _series(order, cells)
     if order.kind == "gallery":
         by_iteration = order.series == ("iteration",)
@@ -325,20 +333,7 @@ def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
 
 
 def _draw_points(figure: Figure, axes: Axes, drawn: Drawn, theme: Theme) -> None:
-    for point, (color, marker, _) in zip(drawn.points, chart_looks(theme), strict=False):
-        axes.errorbar(
-            point.x,
-            point.y,
-            xerr=point.x_spread or None,
-            yerr=point.y_spread or None,
-            color=color,
-            marker=marker,
-            markersize=8,
-            markeredgecolor=theme.ground,
-            capsize=3,
-            linestyle="none",
-        )
-    axes.margins(x=0.16, y=0.16)
+    draw_points(axes, drawn.points, theme)
     x = drawn.order.x
     axes.set(xlabel=_name(x if isinstance(x, Selector) else None), ylabel=_name(drawn.order.y))
     label_points(figure, axes, drawn.points, theme)

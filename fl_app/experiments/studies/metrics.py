@@ -1,4 +1,4 @@
-"""What can be read of a finished run, by name: of every image, of every attacked update, or of the run."""
+"""Metrics of a finished run by name: per image, per attacked update, or per run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ TRACED = ("mse", "distance", "tokens", "layers")
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity; its ``unit`` is what one value of it belongs to: an image, an update or a seed."""
+    """One quantity; its ``unit`` is the owner of one value: an image, an update or a seed."""
 
     name: str
     unit: str
     counted: bool = False
-    """Whether it follows from the settings alone, so that there is nothing to test."""
+    """True if it follows from the settings alone, so that there is nothing to test."""
 
     @property
     def lower_leaks_more(self) -> bool:
-        """Whether a lower value is worse for the user."""
+        """True if a lower value is worse for the user."""
         return self.name in _LOWER_LEAKS_MORE or self.name.startswith("trace.layers.")
 
     @property
     def traced(self) -> bool:
-        """Whether it is known of every snapshot of a search."""
+        """True if every snapshot of a search has it."""
         return self.name.startswith("trace.")
 
     @property
     def may_not_be_found(self) -> bool:
-        """Whether no value says that the attack did not find what it sought."""
+        """True if a missing value means that the attack found nothing."""
         return self.unit == "image" or self.name in _NEVER_REACHED
 
 
@@ -105,7 +105,7 @@ _OF_ROUND = (
     "validation_accuracy",
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
-"""Bytes up to a round over all clients, drawn or not: what the training costs one of them on average."""
+"""Bytes up to a round over all clients, drawn or not: the mean cost of training for one of them."""
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 
@@ -158,7 +158,7 @@ def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
 
 
 def has_rounds(metric: Metric) -> bool:
-    """Whether the metric has a value of every round."""
+    """Return whether the metric has a value for every round."""
     return metric.name in _OF_ROUND or metric.name in _CUMULATED
 
 

@@ -1,4 +1,4 @@
-"""The table in the paper's layout: ours in every place, and the paper's number beside it."""
+"""Table in the paper's layout: our value in every place, with the paper's number beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fl_app.report.markdown import markdown_rows
 
 _LONG = 1e5
 _NAMED = 6
-"""How many lines a remark names."""
+"""Largest number of lines that a remark names."""
 SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
@@ -44,7 +44,7 @@ class Place:
     words: str | None = None
     """Of a line of sentences."""
     mark: bool | None = None
-    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked for."""
+    """True if it meets the line's condition, as an attack that gave up does; None: there is no condition."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the place as study.json has it."""
@@ -52,7 +52,7 @@ class Place:
 
 
 _Filled = tuple[str, str, Place]
-"""A line's name, a column's, and what stands there."""
+"""Name of a line, name of a column, and the value there."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def show_place(row: TableRow, place: Place) -> str:
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
-    """Return the table as Markdown, with what is missing below it."""
+    """Return the table as Markdown, with its gaps listed below it."""
     names = _name_columns(lines)
     header = [*[""] * names, *study.columns]
     rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
@@ -170,7 +170,7 @@ def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Tabl
 
 
 def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
-    """Return what a reader of the table must know: units, attackers, images that were not found, gaps."""
+    """Return remarks on the table: units, attackers, images that were not found, gaps."""
     filled = [
         (" ".join(line.row.name), column, place)
         for line in lines

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder: study.json, table, claims, figures and the page."""
+"""Output folder of a study: study.json, table, claims, figures and the page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _figure(drawn: Drawn, number: int, folder: Path) -> dict[str, str] | None:
 
 
 def _versions(cells: Sequence[Measured]) -> dict[str, str]:
-    """Return what the cells were run with; several versions where not all had the same."""
+    """Return the versions that the cells were run with; several where they differ."""
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
         for package, version in (cell.run.versions if cell.run is not None else {}).items():

@@ -1,4 +1,4 @@
-"""The first screen of a report: four questions, answered in plain words with the numbers of the run."""
+"""First screen of a report: four questions, answered in plain words with the run's numbers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ def four_answers(run: Run) -> Html:
     """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
     return element(
         "section",
-        _card("What would have leaked?", *_would_leak(run), look="open"),
-        _card("What does leak?", *_does_leak(run), look="shut"),
-        _card("What did it cost in accuracy?", *_accuracy(run)),
-        _card("How many bytes went up and down?", *_bytes(run)),
+        _card("would-leak", "What would have leaked?", *_would_leak(run), look="open"),
+        _card("does-leak", "What does leak?", *_does_leak(run), look="shut"),
+        _card("accuracy", "What did it cost in accuracy?", *_accuracy(run)),
+        _card("bytes", "How many bytes went up and down?", *_bytes(run)),
         class_="cards",
     )
 
 
-def _card(question: str, *children: Child, look: str = "") -> Html:
-    return element("article", element("h2", question), *children, class_=f"card {look}".strip())
+def _card(name: str, question: str, *children: Child, look: str = "") -> Html:
+    return element(
+        "article", element("h2", question), *children, class_=f"card {look}".strip(), data_card=name
+    )
 
 
 def _would_leak(run: Run) -> list[Child]:
@@ -72,7 +74,7 @@ def _sent_words(run: Run, attacks: list[Attack]) -> str:
 
 
 def _masked_sentence(run: Run) -> str | None:
-    """Say what an attack on one client's masked vector gave."""
+    """Describe the result of an attack on one client's masked vector."""
     masked = of_update(run, "masked")
     psnr = worst_score(PSNR, masked)
     if psnr is None:
@@ -89,7 +91,7 @@ def _no_attack(run: Run) -> list[Child]:
     ]
 
 
-def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
+def _leak(attacks: list[Attack], source: str, verdict: Child = None) -> list[Child]:
     found = closest_image(attacks)
     if found is not None:
         return _image_leak(attacks, *found, source=source, verdict=verdict)
@@ -129,7 +131,7 @@ def _transcript_leak(attack: Attack, source: str) -> list[Child]:
 
 
 def _image_leak(
-    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: Child
 ) -> list[Child]:
     count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
     whose = "" if attack.client is None else f" of client {attack.client}"
@@ -196,22 +198,30 @@ def _pair(attack: Attack, position: int) -> Html | None:
     return element("div", figures, class_="pair") if figures else None
 
 
-def _difference(run: Run) -> str | None:
+def _difference(run: Run) -> Html | None:
     without = worst_score(PSNR, of_update(run, "undefended"))
     with_it = worst_score(PSNR, as_sent(run))
     if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
         return None
     if of_update(run, "sum"):
         # a flat picture has a high PSNR whatever is put beside it
-        return "A sum holds other clients' pictures too: this number is not comparable with the raw update's."
+        return _effect(
+            "not comparable",
+            "A sum holds other clients' pictures too: this number is not comparable with the raw update's.",
+        )
     if math.isinf(without):
-        return "Without the defense the attacker had the picture exactly."
+        return _effect("from exact", "Without the defense the attacker had the picture exactly.")
     gap = format_psnr(abs(without - with_it))
     if without > with_it:
-        return f"The defense took {gap} off the attacker's best picture."
-    return (
-        f"The defense did not help: the attacker's best picture is {gap} closer to its original than without."
+        return _effect("helped", f"The defense took {gap} off the attacker's best picture.")
+    return _effect(
+        "did not help",
+        f"The defense did not help: the attacker's best picture is {gap} closer to the original with it.",
     )
+
+
+def _effect(value: str, sentence: str) -> Html:
+    return element("span", sentence, data_fact="defense-effect", data_value=value)
 
 
 def _accuracy(run: Run) -> list[Child]:
@@ -245,7 +255,7 @@ def _accuracy(run: Run) -> list[Child]:
 
 
 def _cost(accuracy: float, without: float, baseline: Run) -> str:
-    """Say what the same run without the defense reached; one seed is no verdict."""
+    """Compare with the same run without the defense; one seed is no verdict."""
     points = 100 * (accuracy - without)
     changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
     return (

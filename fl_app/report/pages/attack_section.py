@@ -1,4 +1,4 @@
-"""The part of a report about the attacks: scores, what the attacker was granted, what it said itself."""
+"""Report section on attacks: scores, grants, and the attack's own notes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GRANTS = {
 
 
 def attack_section(run: Run) -> list[Child]:
-    """Return the scores of each attack, what it was granted, and what it said about itself."""
+    """Return the scores, grants and notes of each attack."""
     if not run.attacks:
         return []
     # a label or text attack has no images, and then no columns for them
@@ -60,6 +60,7 @@ def attack_section(run: Run) -> list[Child]:
             "p",
             "Each score is first that of the worst case for the user, which is the best image for the "
             "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+            data_fact="worst-case",
         )
         if with_images
         else None,
@@ -82,7 +83,7 @@ def _name_cell(run: Run, attack: Attack) -> str:
 
 
 def _is_behind(run: Run, attack: Attack) -> bool:
-    """Say whether an attacker who knows the defense did worse than the same one who does not."""
+    """Return whether the adaptive attacker did worse than the plain one."""
 
     def case(one: Attack) -> tuple[object, ...]:
         return one.name, one.update, one.round, one.client, one.summed, one.labels_from
@@ -128,7 +129,8 @@ def _tuning_remark(run: Run) -> Html | None:
     return element(
         "p",
         "An adaptive attacker could always do what the plain one does. Where its mean PSNR is behind, "
-        "it is under-tuned, and the plain result is what counts.",
+        "it is under-tuned, and we report the plain result.",
+        data_fact="under-tuned",
     )
 
 
@@ -150,6 +152,7 @@ def _trained_remark(run: Run) -> Html | None:
         "p",
         f"Rows of “{TRAINED}” compare the reconstruction with the images that this defense put "
         "in the originals' place; the others compare it with the originals.",
+        data_fact="trained",
     )
 
 
@@ -170,6 +173,7 @@ def _masked_remark(run: Run) -> Html | None:
         "p",
         f"Rows of “{MASKED}” are attacks on what one client sent: under its masks that is uniform noise, so "
         "their scores are those of a guess.",
+        data_fact="masked",
     )
 
 
@@ -178,7 +182,7 @@ def _unscored_remark(run: Run) -> Html | None:
         return None
     return element(
         "p",
-        "Rows of dashes were not scored: a client did not allow an audit, so nobody knows the original.",
+        "Rows of dashes were not scored: a client did not allow an audit, so the original is not known.",
     )
 
 
@@ -187,7 +191,7 @@ def _grants(run: Run) -> list[Child]:
     for attack in run.attacks:
         grouped.setdefault(_grant_words(attack), []).append(attack.name)
     items = [
-        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words)
+        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words, data_fact="granted")
         for words, names in grouped.items()
     ]
     batch = run.setting("audit", "batch_size")
@@ -236,4 +240,4 @@ def _attack_notes(run: Run) -> list[Child]:
         element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
         for note, who in notes.items()
     ]
-    return [element("h3", "What the attacks said about themselves"), element("ul", items)]
+    return [element("h3", "Notes of the attacks"), element("ul", items)]

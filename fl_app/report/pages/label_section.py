@@ -1,4 +1,4 @@
-"""The part of a report about attacks on labels alone: how many were found, class by class."""
+"""Report section on label attacks: labels found, class by class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of one run: `report.html` beside its `result.json`, with the pictures it shows as files too."""
+"""Page of one run: `report.html` beside its `result.json`, with its pictures as files."""
 
 from __future__ import annotations
 
@@ -125,13 +125,15 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
     )
     return [
         element("h2", "What the attacker saw"),
-        element("p", sums_first) if rows[0].of_sum else None,
+        element("p", sums_first, data_fact="sums-first") if rows[0].of_sum else None,
         element(
             "p",
             "Batches that leaked most come first. A frame marks the picture that came closest to its "
             "original, for each kind of update. Higher PSNR and SSIM mean closer.",
         ),
-        element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
+        element("p", f"{left} more rows are in the attacks folder of this run.", data_fact="gallery-rest")
+        if left
+        else None,
         element("div", grids, class_="stack"),
     ]
 
@@ -176,7 +178,7 @@ def _bytes_panel(run: Run) -> Html | None:
 
 
 def _bound_words(run: Run) -> Html | None:
-    """Say how large the messages are beside what a simple model of their entries says."""
+    """Compare the size of messages with the bound of a simple model of their entries."""
     measured = [r for r in run.rounds if r.uplink_to_bound is not None and r.downlink_to_bound is not None]
     if not measured:
         return None
@@ -189,6 +191,7 @@ def _bound_words(run: Run) -> Html | None:
         "equally likely; for a value the empirical entropy of its exponent, with sign and mantissa in full, "
         "or the entropy of the values themselves where few are distinct. Data with more order than that, "
         "such as mantissas that end in zeros, can take less than 1 times the bound.",
+        data_fact="entropy-bound",
     )
 
 

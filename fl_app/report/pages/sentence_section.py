@@ -1,4 +1,4 @@
-"""The part of a report about sentences: what a search read of them as it went on, token by token."""
+"""Report section on sentences: the tokens read, by iteration of the search."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fl_app.report.data.update_kinds import update_words
 from fl_app.report.markup import Child, element, table
 
 WRONG = "✗"
-"""Before a token that is not the original's, for who sees no colours."""
+"""Mark before a wrong token, for readers who do not see colours."""
 
 
 def sentence_section(run: Run) -> list[Child]:
-    """Return a table for each attacked sentence: the original, and what was read after some iterations."""
+    """Return a table for each attacked sentence: the original, and the tokens read after some iterations."""
     attacks = [(attack, attack.sentence) for attack in run.attacks if attack.sentence is not None]
     if not attacks:
         return []

@@ -1,4 +1,4 @@
-"""A run in a few lines, for whoever waits at the terminal."""
+"""Terminal summary of a run in a few lines."""
 
 from __future__ import annotations
 

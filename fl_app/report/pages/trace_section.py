@@ -1,4 +1,4 @@
-"""The part of a report about searches: how near the gradients came, and with them the images."""
+"""Report section on searches: distance of gradients and of images by iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 6
 
 
 def trace_section(run: Run) -> list[Child]:
-    """Return a chart of every search of which snapshots were kept, and some of its images."""
+    """Return a chart of every search with snapshots, and some of its images."""
     traced = [attack for attack in run.attacks if attack.trace and attack.update != "trained"]
     if not traced:
         return []

@@ -1,4 +1,4 @@
-"""The part of a report about transcripts: what was said, what was read, and where they differ."""
+"""Report section on transcripts: spoken and recovered words, with the differences marked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _row(run: Run, attack: Attack) -> list[Child]:
 
 
 def _marked(said: list[str], read: list[str]) -> tuple[Child, Child]:
-    """Return both texts with what the other one lacks marked."""
+    """Return both texts with their differences marked."""
     left: list[Child] = []
     right: list[Child] = []
     for kind, a, b, c, d in SequenceMatcher(a=said, b=read, autojunk=False).get_opcodes():

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.adversary.active import ActiveServer
-from fl_app.adversary.passive import SUM, Auditor
+from fl_app.adversary.passive import SUM, PassiveServer
 from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.client_app import app
 from fl_app.config.build import ServerParts, server_parts
@@ -52,7 +52,7 @@ class Absent(ClientApp):
 
 def federate(
     overrides: str, client_app: ClientApp = app, *, allow_audit: bool = True
-) -> tuple[ServerParts, Auditor, InlineGrid]:
+) -> tuple[ServerParts, PassiveServer, InlineGrid]:
     text = f"{SMALL} {overrides}"
     parts = server_parts(text)
     tap = watch(parts)

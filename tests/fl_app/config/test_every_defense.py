@@ -7,7 +7,7 @@ import pytest
 import torch
 from federations import SMALL
 
-from fl_app.adversary.passive import Auditor, Public, Sighting, observe
+from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.client_app import app
 from fl_app.config.build import ServerParts, server_parts
 from fl_app.flower import InlineGrid
@@ -58,7 +58,7 @@ def undefended(defense: str) -> str:
 def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
     text = f"{SMALL} {overrides}"
     parts = server_parts(text)
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds="all",
         clients="all",
         model=lambda: (parts.strategy.weights, {}),
