@@ -68,9 +68,9 @@ def _opening(claims: Sequence[MergedClaim]) -> str:
     return "\n\n".join(
         [
             "# Results",
-            "This page shows every table and figure of the papers as we measured it, with the paper's numbers "
-            "in brackets. `fl-app-report --results FILE multirun` writes it from the results of the commands "
-            f'below; only the paragraphs that begin with "{WORDS.strip()}" are written by hand.',
+            "This page shows every table and figure of the papers as we measured it, with the paper's "
+            "numbers in brackets. `fl-app-report --results FILE multirun` writes it from the results of the "
+            f'commands below; only the paragraphs that begin with "{WORDS.strip()}" are written by hand.',
             f"{len(claims)} claims: {counts}. A claim holds if its probability by chance, after Holm's "
             f"correction for the tested claims of all experiments, is at most {LEVEL}. "
             "[studies.md](studies.md) describes the tests.",
