@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fl_app.experiments.site.papers import PAPERS
 
 from fl_app.config.compose import compose
+from fl_app.experiments.papers import PAPERS
 
 PAGES = sorted(Path(__file__).resolve().parents[1].glob("docs/*.md"))
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")

@@ -44,7 +44,7 @@ class TextLeakage:
 
     ``targets``, which places were masked and what stood there: "granted" by the observation's labels;
     or searched for with the embeddings, "optimise" among all tokens, "infer" among those that the output
-    bias betrays; "auto" takes what is granted, and infers else. ``adaptive``: the attacker knows the
+    bias betrays; "auto" uses granted targets, and infers else. ``adaptive``: the attacker knows the
     defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the
     plain squared distance of the paper. ``use_embedding_rows``: words only out of those that
     `embedding_rows` finds.

@@ -75,7 +75,7 @@ class ClientAccount:
 
         Gaussian releases without sampling compose to one, whose squared signal to noise
         is the sum of theirs: so one number a client says who lost most. The server sees the
-        models too, so it never knows less than who sees only those.
+        models too, so it never knows less than an observer of the models only.
         """
         if self.epsilon is None or not self.server:
             return self.epsilon
