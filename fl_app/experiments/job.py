@@ -117,8 +117,6 @@ def _undefended(overrides: list[str], baseline: str) -> list[str]:
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
     off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
     # some settings of a strategy are those of the defense that brought it
-    set_there = [
-        o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()
-    ]
+    tuned = [o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()]
     gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
     return [*(o for o in kept if o not in gone), *off]

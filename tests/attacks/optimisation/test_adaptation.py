@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from shipped import shipped
 from torch import Tensor, nn
 
 from attacks.metrics import mse
@@ -23,7 +23,7 @@ from fl_app.sketches import coordinate_count, draw_coordinates
 from fl_app.training import Batch, Step
 from fl_app.types import Observation, RoundContext
 
-DEFENSES = sorted(path.stem for path in (Path(__file__).parents[3] / "conf" / "defense").glob("*.yaml"))
+DEFENSES = shipped("defense")
 SMALL = {
     "precode": "defense.size=5",
     "soteria": "defense.rate=0.8",
