@@ -8,6 +8,8 @@ import select
 import sys
 from collections.abc import Callable
 
+from fl_app.console.words import printable
+
 MISTAKE, INTERRUPTED, READER_GONE = 2, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended."""
 _STDOUT = 1
@@ -46,7 +48,8 @@ def guarded(
         sys.exit(READER_GONE)
     except _MENDABLE as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
-        print(f"{name}: {error}", file=sys.stderr)
+        # it may quote a folder that a stranger made
+        print(printable(f"{name}: {error}", lines=True), file=sys.stderr)
         sys.exit(MISTAKE)
 
 

@@ -14,6 +14,7 @@ from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
 from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
+from fl_app.storage.plain_folder import refuse_links
 
 _KEYS = ("attack", "device", "threads", "dtype", "model")
 _SAME = ("attack", "adaptive", "update", "round", "client", "labels_from")
@@ -39,6 +40,7 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
             f"{strange[0]}: a finished run can be attacked in another way, but not trained in another; "
             f"expected overrides of {', '.join(_KEYS)}"
         )
+    refuse_links(folder)
     sightings, spec, public = load_sightings(folder)
     attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
     results = Results.reopen(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fl_app.console.words import printable
 from fl_app.experiments.site import build_site, write_results
 from fl_app.report import (
     LEAKAGES,
@@ -30,16 +31,15 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"results: {write_results(args.paths, args.results)}", flush=True)
         return
     runs = find_runs(args.paths)
-    console = Console()
     if args.frontier is not None:
         for path in write_frontier(runs, args.frontier, by=args.leak):
-            console.print(f"frontier: {path}", soft_wrap=True)
+            print(printable(f"frontier: {path}"))
         return
     for run in runs:
-        console.print(f"report: {write_report(run)}", soft_wrap=True)
-    console.print(comparison_table(comparison_rows(runs)))
+        print(printable(f"report: {write_report(run)}"), flush=True)
+    Console().print(comparison_table(comparison_rows(runs)))
     if len(runs) > 1:
-        console.print(f"comparison: {compare_runs(runs, args.out)}", soft_wrap=True)
+        print(printable(f"comparison: {compare_runs(runs, args.out)}"))
 
 
 def _parser() -> argparse.ArgumentParser:

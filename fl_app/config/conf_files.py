@@ -65,11 +65,11 @@ def _entries() -> tuple[Entry, ...]:
     return tuple(
         entry
         for file in sorted(CONF_DIR.rglob("*.yaml"))
-        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), _package(file))
+        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), package_of(file))
     )
 
 
-def _package(file: Path) -> tuple[str, ...]:
+def package_of(file: Path) -> tuple[str, ...]:
     """Return the keys below which the content of a file stands in the whole config."""
     said = _PACKAGE.search(file.read_text())
     if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):

@@ -92,6 +92,7 @@ def watched(overrides: str, asked: int | None, *, allow: bool = True) -> tuple[l
         clients=[2],
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=asked,
     )
     grid = InlineGrid(app, 5, run_config={"overrides": text}, node_config={"allow-audit": allow})
