@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -82,6 +83,7 @@ def text_dlg(
 class TextLeakage:
     """The attack with its settings; `text_dlg` makes it."""
 
+    reads: ClassVar[str] = "text"
     steps: int
     restarts: int
     adaptive: bool

@@ -119,8 +119,8 @@ def test_records_of_dp_sgd_are_sentences_whatever_stands_beside_them():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("defense=none attack=ig", "attack: must be none or one of text_dlg on text, got ig"),
-        ("defense=none attack=transcript", "attack: must be none or one of text_dlg on text"),
+        ("defense=none attack=ig", "attack: must be none or one that reads text, got ig"),
+        ("defense=none attack=transcript", "attack: must be none or one that reads text, got transcript"),
         ("defense=none model=lenet", r"model: .*lenet_zhu: in_shape must be three positive integers"),
         ("defense=none partition=natural clients=40", "partition: natural: 40 clients need at least as many"),
         ("defense=none client.inspect=warn", "client.inspect: models of images are inspected"),
