@@ -126,6 +126,7 @@ def test_the_folder_may_have_any_name(tmp_path, name):
     [
         ("defense=none defense._target_=lab.halve", "defense", "lab.halve"),
         ("defense=custom defense._target_=lab.halve", "defense", "lab.halve"),
+        ("defense={_target_:lab.halve}", "defense", "lab.halve"),
         ("defense=topk +defense.more._target_=lab.halve", "defense", "topk+lab.halve"),
         ("defense=topk ~defense.topk", "defense", "topk-fl_app.transforms.error_feedback"),
         ("defense=topk defense.topk.inner.k=0.1", "defense", "topk"),
@@ -133,6 +134,7 @@ def test_the_folder_may_have_any_name(tmp_path, name):
         ("attack=ig attack.method._target_=lab.guess", "attack", "lab.guess"),
         ("strategy=custom strategy._target_=lab.Steps", "strategy", "lab.Steps"),
         ("strategy._target_=lab.Steps", "strategy", "lab.Steps"),
+        ("strategy={_target_:lab.Steps}", "strategy", "lab.Steps"),
         ("defense=adgp", "strategy", "fed_sgd"),
         ("model=custom model._target_=lab.net", "model", "lab.net"),
         ("data=custom data._target_=lab.images", "data", "lab.images"),
