@@ -9,7 +9,7 @@ from federations import SMALL, train
 
 from fl_app.client_app import app
 from fl_app.config.build import client_parts
-from fl_app.config.compose import ConfigError, compose
+from fl_app.config.compose import ConfigError
 from fl_app.flower import InlineGrid
 from fl_app.running.federation import run_federation
 from fl_app.sketches import Votes, coordinate_count, flatten
