@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -64,6 +65,8 @@ class TextLeakage:
     spell: Spell | None = None
     seed: int = 0
     time_budget: float | None = None
+
+    reads: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
         for name, number in (("steps", self.steps), ("restarts", self.restarts)):

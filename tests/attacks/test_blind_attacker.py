@@ -5,11 +5,11 @@ import inspect
 import logging
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
+from shipped import shipped
 from torch import Tensor, nn
 
 import attacks.base
@@ -24,7 +24,7 @@ from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.types import Observation, Truth
 
-ATTACKS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "attack").glob("*.yaml"))
+ATTACKS = shipped("attack")
 RUN = (
     "data.train_per_class=8 data.test_per_class=4 clients=2 batch_size=4 rounds=1 threads=1 "
     "attack=ig attack.steps=3 attack.grant.labels=false"
@@ -72,7 +72,7 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
     assert Observation in types_within(hints["history"])
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("none", "custom")])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "none"])
 def test_no_attack_takes_a_truth(name):
     attack = instantiate(attack_node(compose(f"attack={name}")))
     calls = [attack if inspect.isfunction(attack) else type(attack).__call__]
