@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from fl_app.types import Observation
 
+READS = "reads"
+"""Attribute of an attack that names the samples that it reads; without it, images."""
 StepListener = Callable[[int, int, float], None]
 """Called with (steps done, steps in all, best objective so far); feeds a progress bar."""
 
@@ -114,6 +116,15 @@ class Attack(Protocol):
     def __call__(
         self, obs: Observation, *, on_step: StepListener | None = None
     ) -> Reconstruction | LabelSet | Transcript: ...
+
+
+A = TypeVar("A")
+
+
+def reading(samples: str, attack: A) -> A:
+    """Let ``attack`` state which samples it reads, "text" or "transcripts"; others read images."""
+    setattr(attack, READS, samples)
+    return attack
 
 
 class LabelAttack(Protocol):

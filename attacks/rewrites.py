@@ -1,9 +1,9 @@
 """Undo a client's rewriting of its images: find images whose rewritten form is the recovered one.
 
-A defense that rewrites images by public rules, such as ATS, leaves an attacker with
-rewritten images. Whoever knows the rules searches for the images behind them, tries
-each rule on each image, and believes the one that explains it best. What a rule
-merged stays merged: a folded brightness scale is not unfolded here.
+A defense that rewrites images by public rules, such as ATS, leaves an attacker with rewritten images.
+An attacker who knows the rules searches for the images behind them, tries each rule on each image, and
+keeps the one that explains it best. Information that a rule merged is lost: a folded brightness scale
+is not unfolded here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A defense is public, for the server hands it out. Each is met where it gives most away:
 
-- pruning, Soteria: what was not sent is not matched as zeros. Linear layers are completed from
+- pruning, Soteria: unsent entries are not matched as zeros. Linear layers are completed from
   their survivors; the rest must obey the rule by which it was withheld; without the
   largest entries images must be smoother. Earlier rounds on the same samples are
   matched, too, which undoes error feedback.
@@ -11,7 +11,7 @@ A defense is public, for the server hands it out. Each is met where it gives mos
 - noise: the more of the update is noise, the more the images must be smooth.
 - Outpost: its small entries are zeros, and matched as such. Its noise fades: a late
   round may be attacked instead (``attack.rounds=last``).
-- ATS: what is found is a rewritten image, and the rewriting is undone (`attacks.rewrites`).
+- ATS: the search finds a rewritten image, and the rewriting is undone (`attacks.rewrites`).
 - FL-TOP, FL-BASIC: what was not sent was not trained either. It is not matched, and stays where it
   is while local steps are unrolled. Nothing is known of its size.
 - FL-CS: its measurements were turned back into an update, which is matched as it stands.

@@ -1,8 +1,8 @@
 """Bounds on entries that were not sent: they were too small to be sent, or too large.
 
-A pruned entry is not unknown. Top-k leaves out what is below the smallest entry that it
-sends; dual pruning leaves out what is below the smallest or above the largest. A
-guess whose gradient breaks that rule is not the client's.
+A pruned entry is not unknown. Top-k drops entries below the smallest that it sends; dual pruning drops
+entries below the smallest or above the largest. A guess whose gradient breaks that rule is not the
+client's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attacks.base import LabelAttack, LabelSet, StepListener
+from attacks.base import LabelAttack, LabelSet, StepListener, reading
 from attacks.labels import bias_labels, rlg
 from fl_app.types import Observation
 
@@ -30,4 +30,4 @@ def bag_of_words(rank: int | None = None, way: str = "hyperplanes") -> LabelAtta
         # utterances are no samples: how many there are says nothing of the tokens
         return recover(dataclasses.replace(obs, batch_size=None, local_batch_size=None), on_step=on_step)
 
-    return attack
+    return reading("transcripts", attack)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, LabelSet, StepListener, Transcript
+from attacks.base import Attack, LabelSet, StepListener, Transcript, reading
 from attacks.optimisation.loop import Objective, Outcome, Schedule, minimise
 from attacks.optimisation.optimisers import Adam, Variables
 from attacks.sequences.bag_of_words import bag_of_words
@@ -76,7 +76,7 @@ def transcript(
         )
         return _read(outcome, pieces, [*notes, f"{length} tokens of {len(pieces)} pieces sought"], steps)
 
-    return attack
+    return reading("transcripts", attack)
 
 
 def halving(lr: float, steps: int) -> Schedule:

@@ -1,8 +1,8 @@
 """Effects of a defense on the search for a sentence, for adaptive and plain attackers.
 
-Who knows that an update was pruned matches what was sent, and not zeros in the place of the rest. The
-table of token embeddings has a gradient in the rows of the sentence's tokens alone, which are few: pruning
-by size may leave it whole, and with it the set of words.
+An attacker who knows that an update was pruned matches only the entries that were sent, not zeros in
+place of the others. The table of token embeddings has a gradient only in the rows of the sentence's
+tokens, which are few: pruning by size may leave it whole, and with it the set of words.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class TextLeakage:
 
     ``targets``, which places were masked and what stood there: "granted" by the observation's labels;
     or searched for with the embeddings, "optimise" among all tokens, "infer" among those that the output
-    bias betrays; "auto" takes what is granted, and infers else. ``adaptive``: the attacker knows the
+    bias betrays; "auto" uses granted targets, and infers else. ``adaptive``: the attacker knows the
     defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the
     plain squared distance of the paper. ``use_embedding_rows``: words only out of those that
     `embedding_rows` finds.
@@ -64,6 +65,8 @@ class TextLeakage:
     spell: Spell | None = None
     seed: int = 0
     time_budget: float | None = None
+
+    reads: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
         for name, number in (("steps", self.steps), ("restarts", self.restarts)):

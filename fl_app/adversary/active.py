@@ -1,9 +1,8 @@
 """Malicious server: sends manipulated models to chosen clients and reads their updates.
 
-The round goes on without the attacked clients' updates, which are of another model, and
-the model that is trained never learns of it. Clients keep what they remember by the
-model's hash, and every manipulation has its own: an honest residual or version is
-not touched either.
+The round continues without the attacked clients' updates, which belong to another model, so that the
+trained model is not affected. Clients store their state by the hash of the model, and every
+manipulation has its own hash: an honest residual or version is not touched either.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ IGNORED = -100
 
 
 class Task(Protocol):
-    """What everybody knows of the samples."""
+    """Public facts on the samples."""
 
     @property
     def num_classes(self) -> int:

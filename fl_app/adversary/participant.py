@@ -156,7 +156,7 @@ def without_share(
 ) -> Update:
     """Return the mean of the others, whose weight is 1 where one's own is ``ratio``.
 
-    What is not larger than ``rounding`` may be is not known, and set to 0: a pruned entry is exactly that.
+    Entries no larger than ``rounding`` are unknown and set to 0: a pruned entry is exactly 0.
     """
     rest = {}
     for name, tensor in mean.items():

@@ -244,7 +244,7 @@ class PassiveServer:
         self.sightings.append(sighting)
 
     def _revealed(self, asked: AuditOrder | None, reply: Message) -> tuple[Truth | None, Update | None]:
-        """Take out of a reply what an audit asked for, checked; what was not asked for is dropped unread."""
+        """Take the audited truth out of a reply, checked; unrequested parts are dropped unread."""
         if asked is None:
             drop_audit(reply.content)
             return None, None

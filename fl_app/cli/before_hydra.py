@@ -19,7 +19,7 @@ def refuse_sweep(overrides: Sequence[str]) -> None:
     """Raise a ConfigError if an override has several values."""
     for override in parse_overrides(overrides):
         if override.is_sweep_override():
-            raise ConfigError(f"{override.input_line}: several values are a sweep; expected -m with it")
+            raise ConfigError(f"{override.input_line}: multiple values given; add -m to sweep")
 
 
 def swept_besides(overrides: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from fl_app.console.words import printable
 
 MISTAKE, INTERRUPTED, READER_GONE = 2, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended."""
+_STDOUT = 1
 _MENDABLE = (
     ValueError,
     FileNotFoundError,
@@ -41,6 +43,8 @@ def guarded(
     except BrokenPipeError:
         if not _reader_is_gone():
             raise
+        # the interpreter flushes once more at exit, and would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
         sys.exit(READER_GONE)
     except _MENDABLE as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
@@ -50,11 +54,7 @@ def guarded(
 
 
 def _reader_is_gone() -> bool:
-    """Say whether nobody reads the standard output any more; if so, drop what is left of it."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # the interpreter flushes once more at exit, and would complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    """Say whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

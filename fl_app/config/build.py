@@ -46,8 +46,6 @@ from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
 
-ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
-"""Attacks that take no sample for an image, by what they take it for."""
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
@@ -425,9 +423,11 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
-    if "_target_" in cfg.attack and cfg.attack.name not in ON_TOKENS[what]:
-        choices = ", ".join(ON_TOKENS[what])
-        raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
+    reads = what if "_target_" not in cfg.attack else getattr(_attack(cfg, False), "reads", "images")
+    if reads != what:
+        raise ConfigError(
+            f"attack: must be none or one that reads {what}, got {cfg.attack.name}, which reads {reads}"
+        )
     check_samples(cfg, defense, what)
     if cfg.client.inspect != "off":
         raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")

@@ -171,7 +171,8 @@ def _compose(overrides: list[str]) -> DictConfig:
 def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
     """Say whether the strategy is another than the chosen one, though nobody typed that."""
     parsed = parse_overrides(overrides)
-    if any(o.key_or_group.startswith("strategy._target_") for o in parsed) or "strategy" not in composed:
+    typed = any(o.key_or_group.startswith("strategy") and TARGET in str(o.input_line) for o in parsed)
+    if typed or "strategy" not in composed:
         return False
     files = (
         folder / "strategy" / f"{composed.choices.strategy}.yaml" for folder in (CONF_DIR, *_searched(parsed))
@@ -187,8 +188,9 @@ def _name_truly(overrides: list[str], composed: DictConfig) -> None:
         return
     chosen = _compose(_choosing(parsed))
     composed.choices.update(true_names(chosen, composed))
-    if composed.choices.attack != chosen.choices.attack and composed.attack.name == chosen.attack.name:
-        composed.attack.name = composed.choices.attack
+    name = composed.choices.get("attack")
+    if name != chosen.choices.get("attack") and composed.attack.get("name") == chosen.attack.name:
+        composed.attack.name = name
 
 
 def _compose_all(overrides: list[str]) -> DictConfig:
@@ -228,10 +230,18 @@ def _explain(overrides: list[str], error: Exception) -> str:
             complaint = _wrong_key(override.key_or_group, base)
             if complaint:
                 return complaint
-    missing = OmegaConf.missing_keys(base) - {o.key_or_group for o in parsed}
+    missing = set(_missing_keys(OmegaConf.to_container(base))) - {o.key_or_group for o in parsed}
     if missing:
         return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
     return str(error)
+
+
+def _missing_keys(node: Any, path: str = "") -> Iterator[str]:
+    """Go through the keys without a value; those that refer to one of them do not count."""
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if value == "???":
+            yield f"{path}{name}"
+        yield from _missing_keys(value, f"{path}{name}.")
 
 
 def _is_group(override: Override) -> bool:
@@ -240,7 +250,8 @@ def _is_group(override: Override) -> bool:
 
 def _is_choice(override: Override) -> bool:
     """Say whether an override says which files are composed, rather than what stands in them."""
-    return _is_group(override) or override.key_or_group == SEARCH_PATH
+    by_name = _is_group(override) and not isinstance(cast(Any, override.value()), dict)
+    return by_name or override.key_or_group == SEARCH_PATH
 
 
 def _choosing(parsed: Sequence[Override]) -> list[str]:
@@ -250,7 +261,8 @@ def _choosing(parsed: Sequence[Override]) -> list[str]:
 def _searched(parsed: Sequence[Override]) -> list[Path]:
     """Return the folders that the overrides add to those in which choices are looked for."""
     listed = [cast(Any, o.value()) for o in parsed if o.key_or_group == SEARCH_PATH]
-    return [Path(str(place).removeprefix("file://")) for places in listed for place in places or ()]
+    places = [place for value in listed if isinstance(value, list) for place in value]
+    return [Path(str(place).removeprefix("file://")) for place in places]
 
 
 def _wrong_choice(override: Override, searched: Sequence[Path]) -> str | None:

@@ -29,9 +29,14 @@ def _name(choice: str, before: Mapping[str, str], after: Mapping[str, str]) -> s
     outermost = next(iter(after.items()), None)
     if outermost is not None and outermost[1] != next(iter(before.values()), None):
         return outermost[1]
-    added = [target for path, target in after.items() if before.get(path) != target]
-    gone = [target for path, target in before.items() if path not in after]
-    return choice + "".join(f"+{name}" for name in added) + "".join(f"-{name}" for name in gone)
+    added = {path: target for path, target in after.items() if before.get(path) != target}
+    gone = {path: target for path, target in before.items() if path not in after}
+    return choice + "".join(
+        f"{sign}{target}"
+        for sign, steps in (("+", added), ("-", gone))
+        for path, target in steps.items()
+        if not any(path.startswith(f"{other}.") for other in steps)
+    )
 
 
 def _targets(node: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -1,9 +1,7 @@
 """SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, labelled by death in hospital.
 
-Only what is known early in the stay is used: neither what came out of it nor
-somebody's or some model's forecast. What is learnt from the values (what stands
-in for a missing one, how they are scaled, which categories there are) is learnt
-from the training rows.
+Only values known early in the stay are used: neither outcomes nor forecasts by a person or a model.
+Fill-in values, scales and categories are learnt from the training rows alone.
 """
 
 from __future__ import annotations

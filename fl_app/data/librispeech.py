@@ -54,9 +54,9 @@ def speech(
     """Return the utterances below ``root`` that are no longer than ``max_seconds`` and ``max_characters``.
 
     ``pieces`` is a file of word pieces, of which the first ``vocabulary`` are used (None: all); without a
-    file, single letters are. For testing is ``test_fraction``, drawn by ``seed``: of the speakers
-    (``split="speakers"``, whom nobody then trains on), or of each speaker's utterances
-    (``split="utterances"``; of a single one, none).
+    file, the pieces are single letters. ``test_fraction``, drawn by ``seed``, is set aside for testing: of
+    the speakers (``split="speakers"``, whose utterances are then not trained on), or of each speaker's
+    utterances (``split="utterances"``; a speaker with a single one keeps it).
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"speech: test_fraction must be in (0, 1), got {test_fraction}")

@@ -1,10 +1,9 @@
 """Sweep: one run per cell, each in a folder named by its config.
 
-A cell is finished if its folder says so and bears the config's hash; it is not run
-again, so a sweep goes on where it was interrupted. A cell that has a checkpoint goes on after
-it, others that were cut short start anew. Processes that run the same
-sweep share the work: what another one has locked is left to it. One sweep may
-have several processes of its own.
+A cell is finished if its folder says so and bears the config's hash; it is not run again, so an
+interrupted sweep continues with the rest. An unfinished cell resumes from its checkpoint, if it has
+one, and otherwise starts over. Processes that run the same sweep share the work: each skips the cells
+that another has locked. One sweep may have several processes of its own.
 """
 
 from __future__ import annotations

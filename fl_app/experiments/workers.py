@@ -1,7 +1,7 @@
 """Worker processes for a list of tasks; one that dies fails its own task and is replaced.
 
-An interruption reaches the process that waits for the others, which passes it on: a worker
-takes it as its own, so that what it works on ends as an interrupted run does.
+The waiting process passes an interruption on to its workers, so that each task ends as an interrupted
+run does.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SAMPLINGS = ("poisson", "fixed")
 def draw_poisson(clients: Sequence[int], rate: float, generator: torch.Generator | None) -> list[int]:
     """Return those of ``clients`` whose coin of chance ``rate`` fell, in their order.
 
-    Without a generator the coins are the operating system's, which nobody can replay.
+    Without a generator the coins come from the operating system and cannot be replayed.
     """
     if not 0 < rate <= 1:
         raise ValueError(f"draw_poisson: rate must be in (0, 1], got {rate}")

@@ -27,12 +27,12 @@ _Flags = NDArray[np.bool_]
 
 
 def system_bits(count: int) -> NDArray[np.uint64]:
-    """Return words of the operating system's randomness, which nobody can replay."""
+    """Return random words from the operating system, which cannot be replayed."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
 def seeded_bits(generator: torch.Generator) -> Bits:
-    """Return words of a seeded generator: for simulations, since who knows the seed knows the noise."""
+    """Return words of a seeded generator: for simulations, since the seed reveals the noise."""
 
     def draw(count: int) -> NDArray[np.uint64]:
         halves = torch.randint(0, 1 << 32, (2, count), generator=generator, dtype=torch.int64, device="cpu")

@@ -10,7 +10,7 @@ from fl_app.adversary.passive import Sighting
 from fl_app.report import save_layers
 from fl_app.running.result import Results
 from fl_app.sketches import count_by_layer, flatten, top_coordinates
-from fl_app.strategies import FedSGD, FLStd, FLTop
+from fl_app.strategies import FedSGD, FLStd
 from fl_app.training import parameters
 from fl_app.types import Update
 
@@ -26,7 +26,7 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
         "values": strategy.sketch.size,
         "of": strategy.total_entries,
     }
-    if isinstance(strategy, FLTop) and strategy.coordinates is not None:
+    if strategy.coordinates is not None:
         like = parameters(model)
         by_layer = count_by_layer(strategy.coordinates, like)
         save_layers(

@@ -1,7 +1,7 @@
 """Messages of the protocol and their byte encoding.
 
-Every message begins with the same header: what it is, who sent it, which round and attempt, the digest of
-the terms. What follows has a length that the reader knows or that is checked against what can be there.
+Every message begins with the same header: kind, sender, round and attempt, digest of the terms. The
+rest has a length that the reader knows, or that is checked against the bytes that remain.
 """
 
 from __future__ import annotations

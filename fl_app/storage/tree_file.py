@@ -1,8 +1,8 @@
 """Atomic, checksummed file of values and tensors.
 
-A tree is what JSON knows, with bytes, tensors, tuples and keys of any of these kinds. Nothing in the file
-can run code. It is written beside its place, flushed to the disk and put into its place in one
-step: who is killed at any moment leaves the old file or the new one. Its last bytes are the
+A tree holds JSON values, and also bytes, tensors, tuples and keys of any of these kinds. Nothing in
+the file can run code. The file is written beside its place, flushed to disk and moved into place in
+one step: a process killed at any moment leaves the old file or the new one. Its last bytes are the
 hash of all others.
 """
 

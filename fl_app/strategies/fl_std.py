@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fl_app.privacy import ClientAccount, ClientLevel
 from fl_app.secagg import Job, ProtocolError, RoundFailed
@@ -49,6 +50,10 @@ class FLStd(FedAvg):
 
     passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries"})
 
+    coordinates: Tensor | None = None
+    """Those that were agreed on once for all rounds, if any."""
+    voted_in: int | None = None
+    """The round in which they were; None: the server chose."""
     bound_sketches = 1
     """Over how many rounds' sketches the clipping bound is taken."""
 

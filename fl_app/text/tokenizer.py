@@ -1,6 +1,6 @@
 """WordPiece tokenizer: cut a word greedily into the longest pieces of the vocabulary.
 
-A piece that goes on in a word begins with ``##``.
+A piece that continues a word begins with ``##``.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ def leave_out(message: Message) -> None:
 
 
 def drop_audit(content: RecordDict) -> None:
-    """Take an audit record that nobody asked for out of a reply's content, unread."""
+    """Drop an unrequested audit record from a reply's content, unread."""
     content.pop(_AUDIT, None)
 
 
@@ -469,7 +469,7 @@ def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes
 
 
 def _names(records: Iterable[str]) -> list[str]:
-    """Return a few of the names that somebody else chose."""
+    """Return a few of the untrusted names."""
     return [foreign(name) for name in islice(records, _NAMES_SHOWN)]
 
 

@@ -5,11 +5,11 @@ import inspect
 import logging
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
+from shipped import shipped
 from torch import Tensor, nn
 
 import attacks.base
@@ -24,7 +24,7 @@ from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.types import Observation, Truth
 
-ATTACKS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "attack").glob("*.yaml"))
+ATTACKS = shipped("attack")
 RUN = (
     "data.train_per_class=8 data.test_per_class=4 clients=2 batch_size=4 rounds=1 threads=1 "
     "attack=ig attack.steps=3 attack.grant.labels=false"

@@ -1,7 +1,7 @@
 """Definition of a study at one scale, validated when its file is read.
 
-The language is that of docs/studies.md. What depends on the scale is settled here, so that
-whoever reads a `Study` knows of one scale alone.
+The language is that of docs/studies.md. Settings that depend on the scale are resolved here, so that a
+`Study` has one scale only.
 """
 
 from __future__ import annotations

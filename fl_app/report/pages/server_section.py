@@ -1,4 +1,4 @@
-"""Report section on the server: what it receives, what it learns from it, and the bounds on that."""
+"""Report section on the server: its messages, its knowledge, and the bounds on it."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_several_values_without_dash_m_are_refused(planned, capsys):
     with pytest.raises(SystemExit) as end:
         planned("defense=none,topk")
     assert end.value.code == 2
-    assert "defense=none,topk: several values are a sweep" in capsys.readouterr().err
+    assert "defense=none,topk: multiple values given; add -m" in capsys.readouterr().err
 
 
 def test_values_that_are_only_refused_together_do_not_stop_the_sweep():

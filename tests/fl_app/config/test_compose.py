@@ -54,6 +54,12 @@ def test_the_default_is_the_main_job():
         ("bn=loud", ["bn: must be one of sync, local, frozen, got 'loud'"]),
         ("attack.rounds=3", ["attack.rounds: must be a list of rounds"]),
         ("data=imagefolder", ["data.root has no default"]),
+        *(
+            (f"{group}=custom", [f"{group}._target_ has no default"])
+            for group in ("defense", "attack", "strategy")
+        ),
+        ("~attack", ["attack.rounds: is missing"]),
+        ("hydra.searchpath=3", ["hydra.searchpath"]),
         ("defense=fl_top strategy=fed_avg", ["defense=fl_top brings its own, got strategy=fed_avg"]),
         ("defense=adgp strategy=fed_avg", ["defense=adgp brings its own, got strategy=fed_avg"]),
         ("rounds='3", ["overrides: No closing quotation"]),

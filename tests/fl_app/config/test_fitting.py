@@ -1,28 +1,24 @@
 """A config is refused if it does not go with what its defense says about itself."""
 
 import pytest
+from shipped import defense_of, sends_vectors, shipped
 
 from fl_app.config.build import client_parts, server_parts
-from fl_app.config.compose import ConfigError, group_choices
-from fl_app.config.trust import WHOLE
+from fl_app.config.compose import ConfigError
 from fl_app.defenses import Defense, protect
 from fl_app.sketches import everything
 
 TINY = "data.train_per_class=4 data.test_per_class=2 clients=4"
 
 
-def defense_of(name: str) -> Defense:
-    return client_parts(f"{TINY} defense={name}", WHOLE).defense
-
-
-CHOICES = [name for name in group_choices("defense") if name != "custom"]
+CHOICES = shipped("defense")
 
 
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("group", ["dp=client", "secagg=on"])
 def test_vectors_alone_are_masked_or_get_noise_of_clients(name, group):
     text = f"{TINY} defense={name} {group}"
-    if defense_of(name).scheme is None:
+    if not sends_vectors(name):
         with pytest.raises(
             ConfigError, match=f"^{group.split('=')[0]}: {group} needs .* got defense={name}$"
         ):
@@ -31,7 +27,7 @@ def test_vectors_alone_are_masked_or_get_noise_of_clients(name, group):
         client_parts(text)
 
 
-@pytest.mark.parametrize("name", [name for name in CHOICES if defense_of(name).scheme is not None])
+@pytest.mark.parametrize("name", filter(sends_vectors, CHOICES))
 def test_weight_decay_is_refused_where_it_would_move_what_must_stay(name):
     text = f"{TINY} defense={name} training.weight_decay=0.01"
     if defense_of(name).confined:
@@ -64,7 +60,7 @@ def test_a_baseline_is_its_own_baseline_and_of_the_same_kind(name):
     defense = defense_of(name)
     baseline = defense_of(defense.baseline)
     assert baseline.baseline == defense.baseline
-    assert (baseline.scheme is None) == (defense.scheme is None)
+    assert sends_vectors(defense.baseline) == sends_vectors(name)
 
 
 def test_together_defenses_have_every_trait_that_one_of_them_has():
