@@ -22,6 +22,8 @@ from fl_app.types import Observation, Truth, Update
 
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
+_GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
+"""What ends an attack on one update, which a client made, and nothing else: torch says RuntimeError of all."""
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
@@ -148,13 +150,13 @@ def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path)
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
-    """Return a result, or the ValueError that says why there is none, for each observation."""
+    """Return a result, or the error that says why there is none, for each observation."""
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:
         title += f" on {cases[0].whose}, {cases[0].title}"
     elif hasattr(attack, "many"):
-        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(ValueError):
+        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(*_GIVES_UP):
             # one that cannot be attacked would stop all: then each is attacked by itself
             return list(attack.many(observations, on_step=follow_search(advance)))
     results: list[Any] = []
@@ -164,7 +166,7 @@ def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]
         ) as advance:
             try:
                 results.append(attack(observation, on_step=follow_search(advance)))
-            except ValueError as error:
+            except _GIVES_UP as error:
                 results.append(error)
     return results
 
@@ -172,7 +174,7 @@ def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]
 def _entry(
     case: _Case, observation: Observation, result: Any, attacker: Attacker, folder: Path
 ) -> dict[str, Any]:
-    failed = isinstance(result, ValueError)
+    failed = isinstance(result, Exception)
     labels_from = "granted" if observation.labels is not None else "inferred"
     entry = {
         "attack": attacker.name,
