@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 from fl_app.cli.subcommands import SUBCOMMANDS, run_command
 from fl_app.config.compose import ConfigError, nearest, top_keys
@@ -24,7 +23,9 @@ def main(arguments: list[str] | None = None) -> None:
 
         print(help_text())
     elif "--version" in given:
-        print(f"fl-app {installed_version()}")
+        from fl_app import __version__
+
+        print(f"fl-app {__version__}")
     else:
         from fl_app.cli import run
 
@@ -43,11 +44,3 @@ def unknown_word(word: str) -> str:
         f"{word!r}: expected key=value or one of the commands {', '.join(SUBCOMMANDS)}"
         f"{nearest(word, [*SUBCOMMANDS, *settings])}"
     )
-
-
-def installed_version() -> str:
-    """Return the version of this package; an app bundle runs without being installed."""
-    try:
-        return version("fl-app")
-    except PackageNotFoundError:
-        return "of a folder that is not installed"
