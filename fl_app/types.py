@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -104,7 +104,7 @@ class Observation:
         """
         seen = cls(
             model=model,
-            update=_by_name(gradients, _trainable(model), who="Observation.from_gradient: gradients"),
+            update=_by_name(gradients, _trainable(model), who="Observation: update"),
             batch_size=batch_size,
             num_classes=num_classes,
             input_shape=None if input_shape is None else tuple(input_shape),
@@ -143,29 +143,66 @@ class Observation:
         likely swapped (see `likely_mistake`).
         """
         who = "Observation.from_weights"
-        if not (lr > 0 and local_steps >= 1):
-            raise ValueError(f"{who}: expected lr > 0 and local_steps >= 1, got {lr} and {local_steps}")
         start, weights = copy.deepcopy(model), _parameters(model)
         old, old_buffers = _without_buffers(before, model, who=f"{who}: before")
         new, new_buffers = _without_buffers(after, model, who=f"{who}: after")
         old, new = _by_name(old, weights, who=f"{who}: before"), _by_name(new, weights, who=f"{who}: after")
         start.load_state_dict(old | old_buffers, strict=False)
-        seen = cls(
-            model=start,
-            update={name: (new[name].double() - old[name].double()).to(new[name].dtype) for name in new},
+        seen = cls.from_delta(
+            start,
+            {name: new[name].double() - old[name].double() for name in _trainable(model)},
             lr=lr,
             local_steps=local_steps,
             local_batch_size=local_batch_size,
             batch_size=batch_size,
             num_classes=num_classes,
-            input_shape=None if input_shape is None else tuple(input_shape),
+            input_shape=input_shape,
             mean=mean,
             std=std,
-            labels=None if labels is None else torch.as_tensor(labels),
-            buffers=new_buffers or None,
+            labels=labels,
             training=training,
             defense=defense,
+            check=check,
         )
+        return replace(seen, buffers=new_buffers or None)
+
+    @classmethod
+    def from_delta(
+        cls,
+        model: nn.Module,
+        delta: Tensors,
+        *,
+        lr: float,
+        local_steps: int,
+        local_batch_size: int | None = None,
+        batch_size: int | None = None,
+        num_classes: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        labels: Tensor | Sequence[int] | None = None,
+        training: bool | None = None,
+        defense: Mapping[str, object] | None = None,
+        check: bool = True,
+    ) -> Observation:
+        """Return the observation of a weight difference, after minus before; else as `from_weights`."""
+        who = "Observation.from_delta"
+        if not (lr > 0 and local_steps >= 1):
+            raise ValueError(f"{who}: expected lr > 0 and local_steps >= 1, got {lr} and {local_steps}")
+        seen = cls.from_gradient(
+            model,
+            delta,
+            batch_size=batch_size,
+            num_classes=num_classes,
+            input_shape=input_shape,
+            mean=mean,
+            std=std,
+            labels=labels,
+            training=training,
+            defense=defense,
+            check=False,
+        )
+        seen = replace(seen, lr=lr, local_steps=local_steps, local_batch_size=local_batch_size)
         return _checked(seen, who) if check else seen
 
     def likely_mistake(self) -> str | None:

@@ -25,6 +25,7 @@ def attack(
     model: nn.Module,
     gradients: Source | None = None,
     *,
+    delta: Source | None = None,
     before: Source | None = None,
     after: Source | None = None,
     lr: float | None = None,
@@ -43,16 +44,19 @@ def attack(
     check: bool = True,
     **settings: Any,
 ) -> Any:
-    """Attack ``gradients`` of ``model``, or its weights ``after`` training, and return the attack's result.
+    """Attack an update of ``model`` and return the attack's result.
+
+    The update is ``gradients``, or weights ``after`` local training, or their ``delta`` to those before.
 
     The result is an `attacks.Reconstruction` with ``images`` (N, C, H, W) in [0, 1], ``labels`` and
     ``notes`` on all that was assumed; of an attack on labels or text, a `LabelSet` or a `Transcript`.
 
-    Weights need ``lr`` and ``local_steps``; ``before`` is the model as it is unless given. ``attack`` names a
-    file of ``conf/attack``, and further keywords are its settings (``steps=300``). Knowledge that is not
-    given is not granted to the attacker: without ``labels`` it infers them, and without ``batch_size`` there
-    are as many samples as labels, or one. ``defense`` names the client's defense or is its config; then the
-    attack adapts to it, unless ``adaptive`` is False. ``check=False`` takes an update whose sign looks wrong.
+    Weights and deltas need ``lr`` and ``local_steps``; ``before`` is the model as it is unless given.
+    ``attack`` names a file of ``conf/attack``, and further keywords are its settings (``steps=300``).
+    Knowledge that is not given is not granted to the attacker: without ``labels`` it infers them, and
+    without ``batch_size`` there are as many samples as labels, or one. ``defense`` names the client's
+    defense or is its config; then the attack adapts to it, unless ``adaptive`` is False. ``check=False``
+    takes an update whose sign looks wrong.
     """
     named = defense if isinstance(defense, str) else "none"
     wanted = as_overrides({"attack": attack, "defense": named})
@@ -72,26 +76,25 @@ def attack(
         "defense": public,
         "check": check,
     }
-    if gradients is not None and after is None:
-        _refuse_with_gradients(
-            before=before, lr=lr, local_steps=local_steps, local_batch_size=local_batch_size
+    sources = sum(source is not None for source in (gradients, delta, after))
+    steps = sum(value is not None for value in (lr, local_steps))
+    if sources != 1 or steps != (2 if gradients is None else 0) or (before is not None and after is None):
+        raise ValueError(
+            "fl_app.attack: expected gradients alone, or delta or after (and before) with lr and local_steps"
         )
+    if gradients is not None:
         seen = Observation.from_gradient(model, _tensors(gradients), **facts)
-    elif gradients is None and after is not None and lr is not None and local_steps is not None:
-        start = model.state_dict() if before is None else _tensors(before)
-        facts |= {"lr": lr, "local_steps": local_steps, "local_batch_size": local_batch_size}
-        seen = Observation.from_weights(model, start, _tensors(after), **facts)
     else:
-        raise ValueError("fl_app.attack: expected either gradients, or after with lr and local_steps")
+        facts |= {"lr": lr, "local_steps": local_steps, "local_batch_size": local_batch_size}
+        if delta is not None:
+            seen = Observation.from_delta(model, _tensors(delta), **facts)
+        elif after is not None:
+            start = model.state_dict() if before is None else _tensors(before)
+            seen = Observation.from_weights(model, start, _tensors(after), **facts)
     if public is not None:
         seen = replace(seen, rewrites=public_rewrites(public))
     with track(attack, 100) as advance:
         return method(seen, on_step=follow_search(advance))
-
-
-def _refuse_with_gradients(**given: object) -> None:
-    if strange := [name for name, value in given.items() if value is not None]:
-        raise ValueError(f"fl_app.attack: {', '.join(strange)}: expected with after alone, got gradients too")
 
 
 def _tensors(source: Source) -> Tensors:

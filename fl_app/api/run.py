@@ -22,6 +22,11 @@ from fl_app.report import notebook_view
 class Run(results.Run):
     """The result of a run, which notebooks show with its gallery."""
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, defense={self.defense!r}, status={self.status!r})"
+
+    __str__ = __repr__
+
     def _repr_html_(self) -> str:
         return notebook_view(self.folder)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fl_app.config.compose import ConfigError, parse_overrides, quote
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+"""Text that Hydra reads without quotes, alone and in lists: a choice of a group must have none."""
 
 
 def as_overrides(settings: Mapping[str, Any]) -> list[str]:
@@ -50,11 +54,9 @@ def _value(key: str, value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Return ``text`` as it is if Hydra reads the same text from it, else in quotes."""
-    try:
-        (parsed,) = parse_overrides([f"key={text}"])
-        plain = not parsed.is_sweep_override() and parsed.value() == text and text.strip() == text != ""
-    except ConfigError:
-        plain = False
-    # in a list or a dict these end a value
-    return text if plain and not set(text) & set("[]{},:'\"") else quote(text)
+    """Return a plain word as it is, and every other text in quotes."""
+    if not _WORD.fullmatch(text):
+        return quote(text)
+    (parsed,) = parse_overrides([f"key={text}"])
+    # such as true or null
+    return text if parsed.value() == text else quote(text)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from fl_app.adversary.sightings import load_sightings
+from fl_app.cli import foreign_update
 from fl_app.cli.announcement import announce
 from fl_app.cli.before_hydra import check_overrides
 from fl_app.cli.own_code import add_option, import_from_here, search_in
@@ -22,8 +24,12 @@ _SAME = ("attack", "adaptive", "update", "round", "client", "labels_from")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Attack the run that the arguments name."""
-    args = _parser().parse_args(arguments)
+    """Attack the run, or the update in a file, that the arguments name."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if foreign_update.is_meant(given):
+        foreign_update.main(given)
+        return
+    args = _parser().parse_args(given)
     overrides = [*search_in(args.config_dir), *args.overrides]
     import_from_here()
     check_overrides(overrides)
@@ -60,7 +66,9 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fl-app-attack", description="Attack a finished run again, without training."
+        prog="fl-app-attack",
+        description="Attack a finished run again, without training. With --update or --after and --model: "
+        "attack an update in a file (fl-app-attack --update --help).",
     )
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument(

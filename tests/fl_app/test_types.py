@@ -126,6 +126,14 @@ def test_weights_make_the_update_the_start_and_the_buffers():
     assert (seen.lr, seen.local_steps) == (0.1, 2)
 
 
+def test_weights_of_a_frozen_layer_are_no_part_of_the_update():
+    model = network()
+    after = steps(model, *batch(2), lr=0.1, count=1)
+    model[1].requires_grad_(False)
+    seen = Observation.from_weights(model, model.state_dict(), after, lr=0.1, local_steps=1)
+    assert list(seen.update) == ["3.weight", "3.bias"]
+
+
 @pytest.mark.parametrize("more", [{"lr": 0.0, "local_steps": 1}, {"lr": 0.1, "local_steps": 0}])
 def test_weights_need_a_rate_and_steps(more):
     model = network()

@@ -80,6 +80,9 @@ def test_two_checkpoints_give_the_gradient_times_the_rate(model, image, gradient
     )
     own = fl_app.attack(model, after=after, lr=0.5, local_steps=1, **known)
     assert torch.equal(own.images, found.images)
+    delta = {name: after[name].double() - before[name].double() for name in before}
+    by_delta = fl_app.attack(model, delta=delta, lr=0.5, local_steps=1, **known)
+    assert torch.equal(by_delta.images, found.images)
 
 
 def save(tensors: dict[str, Tensor], path: Path) -> None:
@@ -112,10 +115,11 @@ def test_a_weight_difference_is_refused_as_a_gradient_unless_asked(model, gradie
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "either gradients, or after"),
-        ({"after": [], "lr": 0.1}, "either gradients, or after"),
-        ({"gradients": [], "after": []}, "either gradients, or after"),
-        ({"gradients": [], "lr": 0.1}, "lr: expected with after"),
+        ({}, "expected gradients alone"),
+        ({"after": [], "lr": 0.1}, "expected gradients alone"),
+        ({"gradients": [], "after": []}, "expected gradients alone"),
+        ({"gradients": [], "lr": 0.1}, "expected gradients alone"),
+        ({"delta": [], "before": [], "lr": 0.1, "local_steps": 1}, "expected gradients alone"),
         ({"gradients": []}, "expected 4 tensors"),
         ({"gradients": [], "attack": "gi2"}, "attack: 'gi2'"),
         ({"gradients": [], "attack": "none"}, "attack=none"),

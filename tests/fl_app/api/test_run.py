@@ -9,7 +9,7 @@ import pytest
 from parsed_page import ParsedPage
 
 import fl_app
-from fl_app.config.compose import ConfigError
+from fl_app.config.compose import CONF_DIR, ConfigError
 
 SMALL = {
     "clients": 3,
@@ -72,6 +72,19 @@ def test_the_same_settings_give_the_same_numbers_as_overrides(result, tmp_path):
     other = fl_app.run(*overrides, run_dir=tmp_path / "other")
     assert [row.train_loss for row in other.rounds] == [row.train_loss for row in result.rounds]
     assert other.attacks[0].psnr == result.attacks[0].psnr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defense", sorted(path.stem for path in (CONF_DIR / "defense").glob("*.yaml")))
+def test_no_update_of_a_run_is_doubted_whatever_its_defense(defense, tmp_path, monkeypatch):
+    seen: list[str | None] = []
+    check = fl_app.Observation.likely_mistake
+    monkeypatch.setattr(fl_app.Observation, "likely_mistake", lambda obs: seen.append(check(obs)) or seen[-1])
+    small = SMALL | {"attack": {"steps": 1, "rounds": [2], "clients": "all"}}
+    more = {"custom": {"defense._target_": "fl_app.transforms.identity"}}.get(defense, {})
+    fl_app.run(defense=defense, run_dir=tmp_path / "run", **small, **more)
+    assert seen
+    assert set(seen) == {None}
 
 
 def test_the_baseline_is_trained_when_asked_for(tmp_path):

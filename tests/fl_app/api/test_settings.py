@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_app.api.settings import as_overrides, check_single
@@ -39,6 +39,8 @@ VALUES = st.recursive(
 )
 
 
+@example(value=["\\"])
+@example(value=["a", "inf", "-", "é", "a:b"])
 @given(value=st.lists(VALUES, max_size=3) | SCALARS)
 def test_hydra_reads_the_value_that_python_has(value: Any):
     (text,) = as_overrides({"key": value})
