@@ -11,9 +11,9 @@ from fl_app.results.run import (
     Resumed,
     Run,
     SecureSum,
-    Summary,
     Weights,
 )
+from fl_app.results.summary import Summary, summarise
 
 __all__ = [
     "RESULT",
@@ -37,4 +37,5 @@ __all__ = [
     "Weights",
     "load_run",
     "read_run",
+    "summarise",
 ]

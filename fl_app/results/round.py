@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from fl_app.results.rows import Row, Whole
 
 
@@ -54,10 +56,10 @@ class Round(Row):
     """The cost of all rounds so far to the client that lost most; None without differential privacy."""
     epsilon_server: float | None = None
     """The same against the server."""
-    failures: list[Failure] = []
-    attacked: list[Whole] = []
+    failures: list[Failure] = Field(default_factory=list)
+    attacked: list[Whole] = Field(default_factory=list)
     """The clients whose updates were kept for the attack."""
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
     seconds: float | None = None
 
     @classmethod
