@@ -41,8 +41,7 @@ from fl_app.flower.inline import InlineGrid
 from fl_app.models import ModelSpec, check_size, mlp
 from fl_app.models.stored import load_weights
 from fl_app.privacy import Release
-from fl_app.report.data.records import parse_run
-from fl_app.report.data.runs import load_run
+from fl_app.results import load_run, read_run
 from fl_app.run import checkpoint
 from fl_app.run.result import Results, read_result
 from fl_app.secagg import (
@@ -64,7 +63,7 @@ from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
 from fl_app.storage import locks as cell_lock
 from fl_app.storage.tree_file import read_tree, write_tree
-from fl_app.strategies.record import Begun
+from fl_app.strategies.begun import Begun
 from fl_app.text.folder import read_tokenizer
 from fl_app.text.tokenizer import SIGNS
 from fl_app.types import Truth
@@ -702,7 +701,7 @@ def _run_folders(folder: Path) -> list[Decoder]:
             ValueError,
             file=folder / "result.json",
         ),
-        of_trees("result", [parse_run], [result], lambda tree: parse_run(folder, tree), ValueError),
+        of_trees("result", [read_run], [result], lambda tree: read_run(folder, tree), ValueError),
         of_files(
             "lock file", [cell_lock.claim], [text], lambda: cell_lock._read(lock), ValueError, file=lock
         ),

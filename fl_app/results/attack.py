@@ -150,6 +150,12 @@ class Attack(SparseRow):
         return None if self.update == "sum" else self.client
 
     @property
+    def texts(self) -> tuple[str, str | None] | None:
+        """The text that the attack read, and the true one, if it read any."""
+        said = self.transcript
+        return None if said is None or said.found is None else (said.found, said.true)
+
+    @property
     def sentence(self) -> Sentence | None:
         """The sentence that the attack read, if it read one."""
         found = self.tokens_by_iteration

@@ -75,12 +75,12 @@ class Round(Row):
             dense_bytes=0,
         )
 
-    def count_up(self, *, sent: int, blob: int = 0) -> None:
+    def count_up(self, sent: int = 0, *, blob: int = 0) -> None:
         """Count the bytes of a message from a client, and those of its payload."""
         self.uplink_bytes = (self.uplink_bytes or 0) + sent
         self.uplink_blob_bytes = (self.uplink_blob_bytes or 0) + blob
 
-    def count_down(self, *, sent: int, blob: int = 0) -> None:
+    def count_down(self, sent: int = 0, *, blob: int = 0) -> None:
         """Count the bytes of a message to a client, and those of its payload."""
         self.downlink_bytes = (self.downlink_bytes or 0) + sent
         self.downlink_blob_bytes = (self.downlink_blob_bytes or 0) + blob

@@ -16,10 +16,11 @@ from torch import Tensor
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
 from fl_app.privacy import Ledger, Release
+from fl_app.results import Failure, Round
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.record import Begun, Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -81,7 +82,7 @@ class FedSGD(Strategy):
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.fraction = fraction
-        self.records: list[RoundRecord] = []
+        self.records: list[Round] = []
         self.weights: Update = {}
         self.buffers: Update = {}
         self.within: Update | None = None
@@ -127,7 +128,7 @@ class FedSGD(Strategy):
             "weights": self.weights,
             "buffers": self.buffers,
             "within": self.within,
-            "records": [asdict(record) for record in self.records],
+            "records": [record.as_json() for record in self.records],
             "velocity": self._velocity,
             "counted": self._counted,
             "ledger": asdict(self._ledger),
@@ -141,10 +142,7 @@ class FedSGD(Strategy):
         """Go on from what `history` returned."""
         self.weights, self.buffers = history["weights"], history["buffers"]
         self._velocity, self.within = history["velocity"], history["within"]
-        self.records = [
-            RoundRecord(**row | {"failures": [Failure(**failure) for failure in row["failures"]]})
-            for row in history["records"]
-        ]
+        self.records = [Round.model_validate(row) for row in history["records"]]
         self.done = self.records[-1].round if self.records else 0
         self._counted = history["counted"]
         self._ledger = Ledger(**history["ledger"])
@@ -273,7 +271,7 @@ class FedSGD(Strategy):
         present = self.roster.present(grid)
         cohort = self.draw(list(present), server_round)
         self._sampled = {client: present[client] for client in cohort}
-        self.records.append(RoundRecord(server_round))
+        self.records.append(Round.begin(server_round))
         if not present:
             self._note("no client is there")
         if self._attempt:
@@ -297,7 +295,7 @@ class FedSGD(Strategy):
 
         total, buffers, clients = self.gather(good)
         self._attempt = 0
-        record.failures.sort(key=lambda failure: failure.client)
+        record.failures.sort(key=lambda failure: failure.client or 0)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients) or not clients:
@@ -382,8 +380,8 @@ class FedSGD(Strategy):
             content = pack_order(order, model, buffers, locations, plan, secure, facts, run)
             if query is not None:
                 add_query(content, query)
-            record.downlink_bytes += content_bytes(content, known)
-            record.downlink_blob_bytes += blob_size(model) + (blob_size(locations) if locations else 0)
+            blobs = blob_size(model) + (blob_size(locations) if locations else 0)
+            record.count_down(content_bytes(content, known), blob=blobs)
             messages.append(Message(content, self._sampled[client], kind))
         return messages
 
@@ -435,9 +433,9 @@ class FedSGD(Strategy):
         if message.has_error():
             raise MessageError(message.error.reason)
         record = self.records[-1]
-        record.uplink_bytes += content_bytes(message.content)
+        record.count_up(content_bytes(message.content))
         reply = unpack_reply(message)
-        record.uplink_blob_bytes += len(reply.update)
+        record.count_up(blob=len(reply.update))
         answer = reply.answer
         if (answer.round, answer.client) != (server_round, client):
             raise MessageError(
@@ -489,7 +487,7 @@ class FedSGD(Strategy):
         if client in {failure.client for failure in record.failures}:
             return  # what came first says why
         logger.warning("round %d: client %d: %s", record.round, client, reason)
-        record.failures.append(Failure(client, reason))
+        record.failures.append(Failure(client=client, reason=reason))
         self.downlink.forget(client)
 
     def _note(self, text: str) -> None:

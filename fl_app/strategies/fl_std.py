@@ -17,8 +17,8 @@ from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.fed_avg import FedAvg
-from fl_app.strategies.record import Begun
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
@@ -326,7 +326,7 @@ class FLStd(FedAvg):
             raise RuntimeError(f"{type(self).__name__}: has no grid before its first round")
         record, nodes = self.records[-1], {self._sampled[client]: client for client in blobs}
         messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
-        record.downlink_bytes += sum(content_bytes(message.content) for message in messages)
+        record.count_down(sum(content_bytes(message.content) for message in messages))
         answers: dict[int, bytes] = {}
         silent = dict.fromkeys(blobs, "no answer in time")
         for message in self._grid.send_and_receive(messages, timeout=self._timeout):
@@ -336,7 +336,7 @@ class FLStd(FedAvg):
             try:
                 if message.has_error():
                     raise MessageError(message.error.reason)
-                record.uplink_bytes += content_bytes(message.content)
+                record.count_up(content_bytes(message.content))
                 answers[client] = unpack_secure(message)
                 del silent[client]
             except MessageError as error:
