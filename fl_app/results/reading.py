@@ -46,7 +46,7 @@ def load_run(folder: Path | str, *, exact: bool = False) -> Run:
 def read_run(folder: Path, raw: Mapping[str, Any]) -> Run:
     """Return the run that ``raw``, the content of the result.json of ``folder``, describes."""
     _refuse_later(folder, raw)
-    return forgive(Run, raw).lies_in(folder)
+    return forgive(Run, _numbered(raw)).lies_in(folder)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -93,6 +93,18 @@ def _refuse_later(folder: Path, raw: Mapping[str, Any]) -> None:
             f"{folder / RESULT}: is of a later version of this project: expected schema {SCHEMA} or less, "
             f"got {version!r:.20}"
         )
+
+
+def _numbered(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give rounds that have no number that of their place."""
+    rounds = raw.get("rounds")
+    if not isinstance(rounds, list):
+        return raw
+    rows = [
+        row | {"round": place} if isinstance(row, dict) and type(row.get("round")) is not int else row
+        for place, row in enumerate(rounds, 1)
+    ]
+    return {**raw, "rounds": rows}
 
 
 def _without(raw: Any, places: Sequence[tuple[int | str, ...]]) -> Any:

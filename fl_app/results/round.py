@@ -53,12 +53,12 @@ class Round(Row):
     pruned_share: float | None = None
     """The largest share that a client held back, of the square of its gradient with its residual."""
     epsilon: float | None = None
-    """The cost of all rounds so far to the client that lost most; None without differential privacy."""
+    """The cost of all rounds so far to the client that lost most; null without differential privacy."""
     epsilon_server: float | None = None
     """The same against the server."""
     failures: list[Failure] = Field(default_factory=list)
     attacked: list[Whole] = Field(default_factory=list)
-    """The clients whose updates were kept for the attack."""
+    """The clients whose updates were left out of the mean, as the server had sent them another model."""
     notes: list[str] = Field(default_factory=list)
     seconds: float | None = None
 
