@@ -3,6 +3,7 @@
 import ast
 import json
 import pickle
+import re
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -24,6 +25,7 @@ from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import release
 from fl_app.models import lenet_zhu
 from fl_app.models.stored import load_weights
+from fl_app.storage.tensor_files import read_tensors
 from fl_app.wire import CodecError, decode
 from fl_app.wire.messages import TRAIN, Order, pack_blob, pack_order
 
@@ -166,6 +168,15 @@ def test_a_pickle_as_weights_to_start_from_is_refused(tmp_path):
         server_parts(f"init={path}")
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
+def test_a_pickle_as_an_update_from_a_file_is_refused(tmp_path, suffix):
+    path = tmp_path / f"update{suffix}"
+    for content in (PICKLE, torch_file(tmp_path)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read as tensors"):
+            read_tensors(path)
+
+
 def test_pickles_among_observations_are_refused(tmp_path):
     folder = tmp_path / "observations"
     folder.mkdir()
@@ -214,7 +225,9 @@ def test_an_archive_with_another_checksum_is_not_opened(tmp_path, monkeypatch):
 
 
 def test_the_restricted_unpickler_names_what_was_asked_for():
-    with pytest.raises(pickle.UnpicklingError, match=r"the checkpoint asks for test_no_pickle\.run_me"):
+    with pytest.raises(
+        pickle.UnpicklingError, match=rf"the checkpoint asks for {re.escape(__name__)}\.run_me"
+    ):
         lpips_sdist.read_checkpoint(PICKLE)
 
 

@@ -1,7 +1,7 @@
 """The result of a run, typed: one definition for its writer and all readers."""
 
 from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript
-from fl_app.results.reading import RESULT, ResultError, load_run, read_object, read_run
+from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
 from fl_app.results.round import Failure, Round
 from fl_app.results.rows import Row
 from fl_app.results.run import (
@@ -40,7 +40,7 @@ __all__ = [
     "Weights",
     "json_text",
     "load_run",
-    "read_object",
+    "read_content",
     "read_run",
     "summarise",
     "write_json",

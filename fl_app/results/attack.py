@@ -190,7 +190,7 @@ class Attack(SparseRow):
         """
         if self.trained is None:
             return None
-        return self.model_copy(update=dict(self.trained) | {"update": "trained", "trained": None})
+        return self.model_copy(update=vars(self.trained) | {"update": "trained", "trained": None})
 
     def lies_in(self, folder: Path) -> None:
         """Take ``folder`` for that of the run."""

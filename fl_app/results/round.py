@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from fl_app.console.words import foreign
 from fl_app.results.rows import Row, Whole
+
+Said = Annotated[str, AfterValidator(foreign)]
+"""Words that may be a client's own: what is printable and short of them."""
 
 
 class Failure(Row):
     """A client whose update did not enter the mean, and the reason."""
 
     client: Whole | None = None
-    reason: str | None = None
+    reason: Said | None = None
 
 
 class Round(Row):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -40,6 +41,18 @@ class Row(BaseModel):
     def as_row(self) -> dict[str, Any]:
         """Return a flat row of plain values for a table: nested keys are dotted, lists are left out."""
         return _flat(self.model_dump(by_alias=True))
+
+    def keys(self) -> Iterable[str]:
+        """Return the columns of `as_row`: ``dict(row)`` is that row, and a table can be made of rows."""
+        return self.as_row().keys()
+
+    def __getitem__(self, column: str) -> Any:
+        """Return one value of `as_row`."""
+        return self.as_row()[column]
+
+
+# pandas.DataFrame makes columns of mappings only
+Mapping.register(Row)
 
 
 class SparseRow(Row):

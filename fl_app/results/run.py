@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -132,7 +132,7 @@ class Run(Row):
         """The path of the run's page."""
         return self.folder / REPORT
 
-    def lies_in(self, folder: Path) -> Run:
+    def lies_in(self, folder: Path) -> Self:
         """Take ``folder`` for that of the run, and return the run."""
         self._folder = folder
         for attack in self.attacks:
@@ -183,8 +183,8 @@ class Run(Row):
         if (limit := self.amount("dp", "epsilon")) is not None:
             return limit
         # a set noise multiplier goes before it there
-        of_records = self.choice("defense") == "dp_sgd" and self.amount("defense", "noise_multiplier") is None
-        return self.amount("defense", "epsilon") if of_records else None
+        noise = self.amount("defense", "noise_multiplier")
+        return self.amount("defense", "epsilon") if noise is None else None
 
     @property
     def two_classes(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr
 
 from fl_app.results.paths import inside
-from fl_app.results.reading import RESULT, forgive, read_object
+from fl_app.results.reading import RESULT, forgive, read_object, spelled
 from fl_app.results.rows import Row, Whole
 
 STUDY = "study.json"
@@ -160,7 +160,7 @@ class StudyResult(Row):
 
 def load_study(file: Path) -> StudyResult:
     """Read a study.json; values that do not fit are left out, and every failure is a `ResultError`."""
-    study = forgive(StudyResult, read_object(file)).lies_in(file.parent)
+    study = forgive(StudyResult, spelled(read_object(file))).lies_in(file.parent)
     study.name = study.name or file.parent.name
     study.what = study.what or study.name
     columns = len(study.table.columns)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.secagg import (
@@ -82,7 +83,7 @@ class SecureAggregation:
         *,
         round: int,
         restarts: int = 0,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> dict[int, bytes]:
@@ -98,7 +99,7 @@ class SecureAggregation:
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
             try:
-                return self._agree(ask, self._terms(clients, round, attempt, model, size, noise))
+                return self._agree(ask, self._terms(clients, round, attempt, job, size, noise))
             except QuorumError as error:
                 if attempt + 1 == first + self._attempts:
                     raise
@@ -114,7 +115,7 @@ class SecureAggregation:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
         return secure.collect_unmasking(ask(UNMASK, messages))
 
-    def see(self, blob: bytes, client: int) -> NDArray:
+    def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""
         grid = self.terms.fixed_point
         return grid.decode(grid.unpack(Masked.from_bytes(blob, self.terms, client=client).packed))
@@ -136,7 +137,7 @@ class SecureAggregation:
         clients: list[int],
         round: int,
         attempt: int,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> Terms:
@@ -150,7 +151,7 @@ class SecureAggregation:
             run=self.run,
             round=round,
             attempt=attempt,
-            model=model,
+            job=job,
             participants=tuple(clients),
             threshold=smallest_threshold(count),
             size=size,

@@ -1,11 +1,17 @@
-"""A model and a data set as a user would bring them."""
+"""Models, data sets, public samples, a defense, an attack and a strategy as a user would bring them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
+from attacks.base import Attack, LabelSet
 from fl_app.data import Dataset, Samples
+from fl_app.strategies import FedSGD
+from fl_app.transforms import Transform, stateless
+from fl_app.types import Observation, Update
 
 
 def tiny_model(num_classes: int, in_shape: tuple[int, int, int], width: int) -> nn.Module:
@@ -26,3 +32,40 @@ def tiny_data() -> Dataset:
         return Samples(images, torch.arange(count) % 3)
 
     return Dataset.of("tiny", train=samples(60), test=samples(12), class_names=("a", "b", "c"))
+
+
+def halve() -> Transform:
+    return stateless(lambda update, ctx: {name: tensor / 2 for name, tensor in update.items()})
+
+
+def guess_labels(label: int = 1) -> Attack:
+    def attack(obs: Observation) -> LabelSet:
+        return LabelSet(labels=torch.tensor([label]))
+
+    return attack
+
+
+class HalfSteps(FedSGD):
+    def step(self, mean: Update, server_round: int) -> Update:
+        return super().step({name: tensor / 2 for name, tensor in mean.items()}, server_round)
+
+
+def many_rows() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4010, 20, generator=generator)
+    labels = (rows[:, :3].sum(1) > 0).long()
+    return Dataset(
+        name="many",
+        train=Samples(rows, labels),
+        test=Samples(rows[:10], labels[:10]),
+        num_classes=2,
+        in_shape=(20,),
+        mean=(),
+        std=(),
+        class_names=("a", "b"),
+    )
+
+
+def all_stay(samples: int, seed: int, balanced: bool) -> Callable[[Dataset], tuple[Dataset, Dataset]]:
+    """Public samples that are taken from nobody: clients have the same data as in any other run."""
+    return lambda dataset: (dataset, dataset)

@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
+from fl_app.console.words import printable
 from fl_app.results import Attack, Row, Run
 
-PLAIN = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=8)
+TEXT = st.text(max_size=6).map(printable)
+PLAIN = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | TEXT
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     PLAIN | FINITE,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
 
@@ -46,14 +48,12 @@ def _values(kind: Any, metadata: Any = ()) -> st.SearchStrategy[Any]:
     if origin is list:
         return st.lists(_values(parts[0]), max_size=2)
     if origin is dict:
-        return st.dictionaries(st.text(max_size=5), _values(parts[1]), max_size=2)
+        return st.dictionaries(TEXT, _values(parts[1]), max_size=2)
     if kind is int:
         return _integers(metadata)
     if isinstance(kind, type) and issubclass(kind, Row):
         return rows(kind)
-    return {float: FINITE, str: st.text(max_size=8), bool: st.booleans(), NoneType: st.none(), Any: JSON}[
-        kind
-    ]
+    return {float: FINITE, str: TEXT, bool: st.booleans(), NoneType: st.none(), Any: JSON}[kind]
 
 
 def _integers(metadata: Any) -> st.SearchStrategy[int]:

@@ -17,7 +17,7 @@ from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.study_file import VARIANT
-from fl_app.experiments.studies.table import markdown_rows
+from fl_app.report.markdown import markdown_rows
 from fl_app.results.study import STUDY, StudyResult
 
 WORDS = "In words: "

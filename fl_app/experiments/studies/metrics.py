@@ -157,7 +157,7 @@ def read_part(run: Run, path: Sequence[str]) -> object:
     """Return a value of result.json below one of `RESULT_PARTS`, or the row that it is."""
     value: object = getattr(run, path[0]) if path and path[0] in RESULT_PARTS else None
     for key in path[1:]:
-        values = dict(value) if isinstance(value, Row) else value
+        values = vars(value) if isinstance(value, Row) else value
         value = values.get(key) if isinstance(values, Mapping) else None
     return value
 

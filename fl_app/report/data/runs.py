@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fl_app.results import RESULT, Run, load_run, read_object
+from fl_app.results import RESULT, Run, load_run, read_content
 
 BASELINE = "baseline"
 """The folder inside a run's folder that holds the same run without its defense."""
@@ -28,7 +28,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
         if not results:
             raise FileNotFoundError(f"find_runs: expected a {RESULT} in or below {path}, found none")
         for result in results:
-            read_object(result)
+            read_content(result.parent)
             found[result.parent] = None
     return list(found)
 

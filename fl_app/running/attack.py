@@ -1,0 +1,366 @@
+"""What the updates leak: attack every sighting after training, and score it against the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from fl_app.adversary.attacker import Attacker
+from fl_app.adversary.passive import Public, Sighting, observe
+from fl_app.console.progress import follow_search, track
+from fl_app.models import manipulate_like
+from fl_app.report import save_images
+from fl_app.results import Attack, Read, Sentence, TracePoint, Trained, Transcript
+from fl_app.running.result import Results
+from fl_app.types import Observation, Truth, Update
+
+EXACT = 70.0
+"""The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
+_GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
+"""Errors that end an attack on one update, which a client made, and nothing else."""
+_UNSCORED: dict[str, Any] = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One update to be attacked in one form."""
+
+    sighting: Sighting
+    undefended: bool
+    adaptive: bool
+
+    @property
+    def title(self) -> str:
+        if self.undefended:
+            return "undefended"
+        return "sum" if self.sighting.summed else "masked" if self.sighting.masked else "defended"
+
+    @property
+    def whose(self) -> str:
+        sighting = self.sighting
+        return (
+            f"the sum of {sighting.summed} clients" if sighting.summed else f"client {sighting.order.client}"
+        )
+
+    @property
+    def stem(self) -> str:
+        whose = "sum" if self.sighting.summed else f"c{self.sighting.order.client}"
+        return f"attacks/r{self.sighting.order.round}-{whose}"
+
+
+def attack_sightings(
+    sightings: list[Sighting], attacker: Attacker, template: nn.Module, public: Public, results: Results
+) -> None:
+    """Attack each sighting as it was sent and, for contrast, as it was before the defense.
+
+    Updates of one round to one model are attacked together where the attack can:
+    in one graph that is several times faster.
+    """
+    if not sightings:
+        results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
+    watch = _Watch(sightings, template, public, attacker.grant_labels)
+    for group in _groups(sightings, attacker):
+        results.run.attacks += _attack(group, attacker, watch, results.folder)
+        results.save()
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """Everything that the server saw; gives what it knows of one case."""
+
+    sightings: list[Sighting]
+    template: nn.Module
+    public: Public
+    grant_labels: bool
+    earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
+    """By round and client: each has a model of its own, and is made once."""
+
+    def observe(self, case: _Case) -> Observation:
+        """Return what is known of a case: earlier rounds of the same client are its history."""
+        if case.undefended:
+            return self._see(case.sighting, undefended=True)
+        return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+
+    def _see(self, sighting: Sighting, **more: Any) -> Observation:
+        manipulated = sighting.manipulated
+        template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
+        return observe(sighting, template, self.public, grant_labels=self.grant_labels, **more)
+
+    def _past(self, sighting: Sighting) -> list[Sighting]:
+        """Return earlier sightings of the client; to a manipulated model it has no past."""
+        if sighting.manipulated is not None:
+            return []
+        order = sighting.order
+        past = [s for s in self.sightings if s.order.client == order.client and s.order.round < order.round]
+        return sorted((s for s in past if s.manipulated is None), key=lambda s: s.order.round)
+
+    def _before(self, sighting: Sighting) -> Observation:
+        key = sighting.order.round, sighting.order.client
+        if key not in self.earlier:
+            self.earlier[key] = self._see(sighting)
+        return self.earlier[key]
+
+
+def _groups(sightings: list[Sighting], attacker: Attacker) -> list[list[_Case]]:
+    """Return the cases that can share a graph; in one of them, all cases have the same form.
+
+    An attack that takes one at a time gets each by itself: a copy of the model for all of them at once
+    would be memory for nothing.
+    """
+    groups: dict[tuple[object, ...], list[_Case]] = {}
+    for sighting in sightings:
+        for case in _cases(sighting, attacker):
+            order = sighting.order
+            key: tuple[object, ...] = (len(groups),)
+            if hasattr(attacker.forms[case.adaptive], "many"):
+                key = order.round, order.model_hash, sighting.samples, sighting.answer.steps, case.adaptive
+            groups.setdefault(key, []).append(case)
+    return list(groups.values())
+
+
+def _cases(sighting: Sighting, attacker: Attacker) -> list[_Case]:
+    plain = min(attacker.forms)  # the plain form, if there is one
+    as_sent = [_Case(sighting, False, adaptive) for adaptive in attacker.forms]
+    if sighting.raw is None:
+        return as_sent
+    if _same(sighting.raw, sighting.update):
+        return [_Case(sighting, False, plain)]  # there is nothing to adapt to
+    return [*as_sent, _Case(sighting, True, plain)]
+
+
+def _same(raw: Update, sent: Update) -> bool:
+    return all(torch.equal(raw[name].to(tensor.device), tensor) for name, tensor in sent.items())
+
+
+def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path) -> list[Attack]:
+    observations = [watch.observe(case) for case in cases]
+    start = time.perf_counter()
+    results = _run(attacker, cases, observations)
+    seconds = (time.perf_counter() - start) / len(cases)
+    return [
+        _entry(case, observation, result, attacker, folder, seconds)
+        for case, observation, result in zip(cases, observations, results, strict=True)
+    ]
+
+
+def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
+    """Return a result, or the error that says why there is none, for each observation."""
+    attack = attacker.forms[cases[0].adaptive]
+    title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
+    if len(cases) == 1:
+        title += f" on {cases[0].whose}, {cases[0].title}"
+    elif hasattr(attack, "many"):
+        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(*_GIVES_UP):
+            # one that cannot be attacked would stop all: then each is attacked by itself
+            return list(attack.many(observations, on_step=follow_search(advance)))
+    results: list[Any] = []
+    for number, observation in enumerate(observations, 1):
+        with track(
+            title if len(cases) == 1 else f"{title} on update {number} of {len(cases)}", 100
+        ) as advance:
+            try:
+                results.append(attack(observation, on_step=follow_search(advance)))
+            except _GIVES_UP as error:
+                results.append(error)
+    return results
+
+
+def _entry(
+    case: _Case, observation: Observation, result: Any, attacker: Attacker, folder: Path, seconds: float
+) -> Attack:
+    failed = isinstance(result, Exception)
+    granted = observation.labels is not None
+    labels_from = "granted" if granted else "inferred"
+    unfinished = partial(
+        Attack,
+        attack=attacker.name,
+        adaptive=case.adaptive,
+        update=case.title,
+        round=case.sighting.order.round,
+        client=case.sighting.order.client,
+        summed=case.sighting.summed,
+        participant=case.sighting.participant,
+        batch_size=case.sighting.samples,
+        manipulated=case.sighting.manipulated is not None,
+        broadcaster=observation.broadcaster,
+        granted=_granted(observation),
+        labels_from=labels_from,
+        update_distance=_distance(case),
+        objective=None if failed else getattr(result, "objective", None),
+        notes=[f"the attack gave up: {result}"] if failed else list(result.notes),
+        seconds=seconds,
+    )
+    if failed:
+        return unfinished(**_UNSCORED, images=None, truth=None)
+    scores = _scores(case, result, attacker, granted=granted)
+    if granted:
+        scores["labels"] = None  # to recover what was granted is no success
+    if case.sighting.manipulated is not None and scores["psnr"]:
+        found = [value is not None and value > EXACT for value in scores["psnr"]]
+        scores["recovered"] = sum(found) / len(found)
+    images, truth = _pictures(case, result, attacker, folder, labels_from)
+    return unfinished(
+        **scores,
+        images=images,
+        truth=truth,
+        **_names(case, result),
+        **_transcript(case, result, attacker),
+        **_reads(case, result, attacker, granted=granted),
+        **_search(case, result, attacker, folder, images),
+    )
+
+
+def _distance(case: _Case) -> float | None:
+    """Return how far the attacked update is from the raw one, relative to its norm; None if nobody knows."""
+    raw, sent = case.sighting.raw, case.sighting.update
+    if case.undefended or raw is None:
+        return 0.0 if case.undefended else None
+
+    def square(update: Update) -> float:
+        return sum(float(tensor.double().square().sum()) for tensor in update.values())
+
+    away = square({name: tensor.to(raw[name].device) - raw[name] for name, tensor in sent.items()})
+    return (away / whole) ** 0.5 if (whole := square(raw)) else None
+
+
+def _search(case: _Case, result: Any, attacker: Attacker, folder: Path, images: str | None) -> dict[str, Any]:
+    """Return what was kept of a search, scored afterwards, and after how many steps it had what it sought."""
+    found = {"iterations": result.iterations} if hasattr(result, "iterations") else {}
+    if images is None or not (trace := getattr(result, "trace", ())):
+        return found
+    truth = case.sighting.truth
+    scores = [{}] * len(trace) if truth is None else attacker.score_trace(trace, truth)
+    rows = [
+        TracePoint(
+            iteration=snapshot.iteration,
+            objective=snapshot.objective,
+            distance=snapshot.distance,
+            layers=dict(snapshot.layers),
+            **scored,
+        )
+        for snapshot, scored in zip(trace, scores, strict=True)
+    ]
+    close = (row.iteration for row in rows if row.mse is not None and row.mse < attacker.mse_below)
+    picture = f"{images.removesuffix('.png')}-trace.png"
+    shown = [s.images if truth is None else attacker.aligned(s, truth) for s in trace]
+    save_images(torch.stack([one[0] for one in shown]), folder / picture)
+    return found | {"iterations_mse": next(close, None), "trace": rows, "trace_images": picture}
+
+
+def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
+    """Return what was recovered of one sequence, and what it was, in words where tokens can be spelled."""
+    if not hasattr(result, "tokens"):
+        return {}
+    truth = case.sighting.truth
+    true = None if truth is None else truth.tokens()[0].tolist()
+
+    def text(tokens: Sequence[int] | None) -> str | None:
+        if tokens is None:
+            return None
+        return attacker.spell(tokens) if attacker.spell is not None else " ".join(map(str, tokens))
+
+    return {
+        "transcript": Transcript(found=text(list(result.tokens)), true=text(true)),
+        "variables": getattr(result, "variables", None),
+    }
+
+
+def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
+    """Return what a search would have read after some of its steps, and at its end, token by token."""
+    if not getattr(result, "history", None):
+        return {}
+
+    def named(tokens: Sequence[int]) -> list[str]:
+        return [attacker.pieces[token] if attacker.pieces else str(token) for token in tokens]
+
+    def right(tokens: Sequence[int]) -> float | None:
+        if case.sighting.truth is None:
+            return None
+        scores = attacker.score(replace(result, tokens=tokens), case.sighting.truth, granted=granted)
+        return cast(float | None, scores["tokens"]["accuracy"])
+
+    true, told = None, None
+    if case.sighting.truth is not None:
+        tokens, labels = case.sighting.truth.tokens()
+        true, told = named(tokens.tolist()), labels.tolist()
+    reads = [*result.history.items(), (None, result.tokens)]
+    return {
+        "tokens_by_iteration": Sentence(
+            true=true,
+            masked=told,
+            reads=[
+                Read(iteration=step, tokens=named(tokens), accuracy=right(tokens)) for step, tokens in reads
+            ],
+        )
+    }
+
+
+def _names(case: _Case, result: Any) -> dict[str, Any]:
+    """Return the classes that an attack on labels alone named, and those of the truth."""
+    if hasattr(result, "images") or not hasattr(result, "labels"):
+        return {}
+    truth, counts = case.sighting.truth, result.counts
+    true = None if truth is None else sorted(truth.labels[truth.labels >= 0].tolist())
+    return {
+        "found_labels": result.labels.tolist(),
+        "label_counts": None if counts is None else counts.tolist(),
+        "true_labels": true,
+        "rank": result.rank,
+        "rank_error": None if true is None or result.rank is None else abs(result.rank - len(true)),
+    }
+
+
+def _granted(observation: Observation) -> dict[str, Any]:
+    """Say what the attacker was given beside the model and the update."""
+    return {
+        "labels": observation.labels is not None,
+        "batch_size": observation.batch_size,
+        "mode": "train" if observation.training else "eval",
+        "normalisation": observation.mean is not None,
+        "BatchNorm statistics": observation.buffers is not None,
+        "local_steps": observation.local_steps,
+        "lr": observation.lr,
+        "history": len(observation.history) or None,
+        "same_batch": observation.same_batch,
+    }
+
+
+def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
+    """Score against the client's own samples and, where the defense trained on others, against those too."""
+    truth = case.sighting.truth
+    if truth is None:
+        return dict(_UNSCORED)
+    scores = _UNSCORED | dict(attacker.score(result, truth, granted=granted))
+    # of tokens: in their place, all of them, edits, and edits of words
+    scores |= {f"token_{name}": value for name, value in (scores.pop("tokens", None) or {}).items()}
+    if truth.trained is not None and len(getattr(result, "images", ())) and not case.undefended:
+        against = attacker.score(result, Truth(truth.trained, truth.labels))
+        scores["trained"] = Trained(**against, images=f"{case.stem}-trained.png")
+    return scores
+
+
+def _pictures(
+    case: _Case, result: Any, attacker: Attacker, folder: Path, labels_from: str
+) -> tuple[str | None, str | None]:
+    """Save the recovered images, in the truth's order where it is known, and the truth; return the paths."""
+    if not hasattr(result, "images") or not len(result.images):
+        return None, None
+    form = ("-adaptive" if case.adaptive else "") + ("" if labels_from == "granted" else f"-{labels_from}")
+    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}.png", None
+    shown, truth = result.images, case.sighting.truth
+    if truth is not None:
+        shown = attacker.aligned(result, truth)
+        original = f"{case.stem}-truth.png"
+        save_images(truth.inputs, folder / original)
+        if truth.trained is not None:
+            save_images(truth.trained, folder / f"{case.stem}-trained.png")
+    save_images(shown, folder / path)
+    return path, original

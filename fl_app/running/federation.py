@@ -1,0 +1,237 @@
+"""One whole run, as the server sees it: train, attack what was seen, report."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from safetensors.torch import save_file
+
+from fl_app.adversary.active import ActiveServer
+from fl_app.adversary.participant import Participant
+from fl_app.adversary.passive import Auditor, Sighting
+from fl_app.adversary.sightings import save_sightings
+from fl_app.config.build import ServerParts, server_parts
+from fl_app.config.trust import NOBODY, Trust
+from fl_app.console.progress import track
+from fl_app.flower.held_tensor import hold, release
+from fl_app.flower.tapped import TappedGrid
+from fl_app.report import plot_partition, write_report
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results, run_folder
+from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.strategies import BudgetSpent, FedSGD
+from fl_app.training import Evaluation, batch_norm, parameters, task_of
+
+logger = logging.getLogger(__name__)
+
+
+def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
+    """Run what ``overrides`` describe over ``grid``, as far as they are trusted; return the report's path.
+
+    An interrupted or failed run leaves its folder with what there was by then,
+    marked as such; the error goes on.
+    """
+    parts = server_parts(overrides, trust)
+    config = parts.config
+    resumed = config["resume"]
+    past = read_past(config)
+    folder = run_folder(resumed or config["run_dir"], config["choices"]["defense"])
+    results = Results(folder, config, _sizes(parts))
+    with _logging_to(folder / "run.log"):
+        describe_vectors(parts.strategy, parts.model, results)
+        start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
+        lasting: LastingRun | None = None
+        try:
+            auditor = watch(parts)
+            lasting = LastingRun(grid, parts, overrides, results, auditor, past)
+            sightings = _train(grid, parts, results, auditor, lasting)
+            describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
+            describe_weights(parts.strategy, start, config["defense"].get("share", config["share"]), results)
+            _save_model(parts.strategy, folder / "model.safetensors")
+            if config["audit"]["store"]:
+                save_sightings(folder, sightings, parts.spec, parts.public)
+            if parts.attacker is not None:
+                attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
+        except KeyboardInterrupt:
+            results.finish("interrupted", "interrupted by the user")
+            raise
+        except BaseException as error:
+            results.finish("failed", f"{type(error).__name__}: {error}")
+            raise
+        else:
+            results.finish("finished")
+        finally:
+            _show_partition(parts, folder / "partition.png")
+            report = write_report(folder)
+            logger.info("report: %s", report)
+            if lasting is not None:
+                lasting.end(finished=results.run.status == "finished")
+    return report
+
+
+def watch(parts: ServerParts) -> Auditor:
+    """Return the tap that the run's attack needs: one that only looks, or one that manipulates."""
+    config, strategy = parts.config, parts.strategy
+    audit: dict[str, Any] = {
+        "rounds": config["attack"]["rounds"],
+        "clients": config["attack"]["clients"],
+        "model": lambda: (strategy.weights, strategy.buffers),
+        "read": strategy.see,
+        "batch_size": config["audit"]["batch_size"],
+        "contrast": config["audit"]["contrast"],
+        "masked": strategy.masked,
+        "public": parts.public,
+    }
+    if config["attack"].get("viewpoint") == "participant":
+        by, clients = config["attack"]["by"], config["clients"]
+        return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
+    manipulate = None if parts.attacker is None else parts.attacker.manipulate
+    if manipulate is None:
+        return Auditor(**audit)
+    return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+
+
+def _train(
+    grid: Grid, parts: ServerParts, results: Results, auditor: Auditor, lasting: LastingRun
+) -> list[Sighting]:
+    config, strategy = parts.config, parts.strategy
+    strategy.on_sum = auditor.remember_sum
+    with track("rounds", config["rounds"]) as advance:
+        round_end = _RoundEnd(parts, results, advance, lasting)
+        try:
+            strategy.start(
+                grid=TappedGrid(grid, auditor),
+                # copies: evaluation writes into the model, and what is held must stay as it is
+                initial_arrays=hold(
+                    strategy.weights | strategy.buffers
+                    or {name: t.clone() for name, t in parts.model.state_dict().items()}
+                ),
+                num_rounds=config["rounds"] - strategy.done,
+                timeout=config["timeout"] or float("inf"),
+                evaluate_fn=round_end,
+            )
+        except BudgetSpent as spent:
+            if not results.run.rounds:
+                raise ValueError(
+                    f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
+                ) from None
+            round_end.stop(str(spent))
+    results.run.notes += _own_data_notes(strategy)
+    results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
+    return auditor.sightings
+
+
+def _own_data_notes(strategy: FedSGD) -> list[str]:
+    own = sorted(strategy.roster.own_data)
+    if not own:
+        return []
+    return [
+        f"clients with samples of their own: {', '.join(map(str, own))}; the server does not know how many "
+        "of which class they have, the partition does not deal to them, and its picture leaves them out"
+    ]
+
+
+def _show_partition(parts: ServerParts, path: Path) -> None:
+    """Draw who holds what, as far as the server dealt it."""
+    own = sorted(parts.strategy.roster.own_data & set(range(len(parts.histogram))))
+    if len(own) == len(parts.histogram):
+        return
+    histogram = parts.histogram.clone()
+    histogram[own] = 0
+    plot_partition(histogram, parts.dataset.group_names, path, what=parts.dataset.group_kind)
+
+
+@dataclass
+class _RoundEnd:
+    """Flower calls this after every round: evaluate, note the row, move the bar."""
+
+    parts: ServerParts
+    results: Results
+    advance: Callable[[int, str], None]
+    lasting: LastingRun
+
+    def __post_init__(self) -> None:
+        self._start = time.perf_counter()
+        self._accuracy: float | None = None
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round == 0:
+            if not self.parts.strategy.done:
+                self.lasting.round_ended(0)
+            return None
+        server_round += self.parts.strategy.done
+        seconds = time.perf_counter() - self._start
+        config = self.parts.config
+        tested = validated = None
+        if server_round % config["evaluate_every"] == 0 or server_round == config["rounds"]:
+            tested, validated = self._evaluate(arrays)
+            self._accuracy = tested.accuracy
+            self.parts.strategy.measure_bounds()
+            logger.info("round %d: %s", server_round, _in_words(tested))
+        record = self.parts.strategy.records[-1]
+        self.results.add_round(record, tested=tested, validated=validated, seconds=seconds)
+        shown = [] if self._accuracy is None else [f"accuracy {self._accuracy:.1%}"]
+        if record.epsilon is not None:
+            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}")
+        self.advance(server_round, ", ".join(shown))
+        self.lasting.round_ended(server_round)
+        self._start = time.perf_counter()
+        return None if tested is None else MetricRecord({"accuracy": tested.accuracy})
+
+    def stop(self, reason: str) -> None:
+        """End before the last round: what is there is evaluated, and it is said why."""
+        logger.info("%s", reason)
+        self.results.run.notes.append(reason)
+        strategy = self.parts.strategy
+        tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
+        self.results.score_last_round(tested, validated)
+
+    def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
+        """Return how good the model is on the test samples, and on those for validation."""
+        model, dataset, validation = self.parts.model, self.parts.dataset, self.parts.validation
+        model.load_state_dict(release(arrays))
+        batch_norm.set_evaluation(model, self.parts.config["bn"])
+        evaluate = task_of(dataset).evaluate
+        return evaluate(model, dataset.test), None if validation is None else evaluate(model, validation)
+
+
+def _in_words(tested: Evaluation) -> str:
+    known = {name: score for name, score in asdict(tested).items() if score is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in known.items())
+
+
+def _save_model(strategy: FedSGD, path: Path) -> None:
+    tensors = strategy.weights | strategy.buffers
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _sizes(parts: ServerParts) -> dict[str, int]:
+    return {
+        "parameters": sum(p.numel() for p in parts.model.parameters()),
+        "buffers": sum(b.numel() for b in parts.model.buffers()),
+    }
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("fl_app", "attacks")]
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(min(each.level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
+        handler.close()

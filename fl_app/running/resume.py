@@ -1,0 +1,184 @@
+"""What must outlive the server of a run: gathered after rounds, and given back when it is resumed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from fl_app.adversary.passive import Auditor
+from fl_app.client.records import from_tree, to_tree
+from fl_app.config.build import ServerParts
+from fl_app.config.compose import ConfigError, split_overrides
+from fl_app.results import Resumed, Round
+from fl_app.running.checkpoint import (
+    SECONDS_BETWEEN,
+    Checkpoint,
+    Saved,
+    claim,
+    discard,
+    on_device,
+    own_overrides,
+    read_checkpoint,
+    refuse_differences,
+)
+from fl_app.running.result import Results, find_run, versions
+from fl_app.strategies.begun import Begun
+
+logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class ResidentClients(Protocol):
+    """A grid whose clients live and die with the server, as those of the inline engine do."""
+
+    def memories(self) -> dict[int, RecordDict]:
+        """Return what the clients remember."""
+        ...
+
+    def restore(self, memories: Mapping[int, RecordDict]) -> None:
+        """Let the clients remember."""
+        ...
+
+
+class Past(NamedTuple):
+    """What a run was before it was cut short."""
+
+    saved: Saved
+    begun: Begun | None
+    reason: str
+    resumed: list[Resumed]
+    """Earlier times; result.json may know of some after the checkpoint."""
+    lock: IO[str]
+    """Held as long as the run goes on."""
+
+
+def read_past(config: dict[str, Any]) -> Past | None:
+    """Return the past of the run that ``config`` resumes, if it does; it is then that run's config."""
+    folder = config["resume"]
+    config["resume"] = None
+    if folder is None:
+        return None
+    saved, begun = read_checkpoint(Path(folder))
+    refuse_differences(saved.config, config)
+    if config["checkpoint"] is False:
+        raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
+    config["run_dir"] = saved.config["run_dir"]
+    lock = claim(Path(folder))
+    run = find_run(Path(folder))
+    status = "running" if run is None else run.status or "running"
+    reason = "killed" if run is None or status == "running" else run.error or status
+    resumed = [Resumed.model_validate(entry) for entry in saved.resumed]
+    later = [] if run is None else run.resumed or []
+    return Past(saved, begun, reason, max(resumed, later, key=len), lock)
+
+
+class LastingRun:
+    """One run that may be killed at any time."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        parts: ServerParts,
+        overrides: str,
+        results: Results,
+        auditor: Auditor,
+        past: Past | None = None,
+    ) -> None:
+        self._parts, self._results, self._auditor = parts, results, auditor
+        self._overrides = own_overrides(split_overrides(overrides))
+        self._resident = grid if isinstance(grid, ResidentClients) else None
+        strategy = parts.strategy
+        strategy.run_key = "" if self._resident else os.urandom(16).hex()
+        self._repeats = self._resident is not None and strategy.repeats
+        """Whether rounds may be trained again: they give the same bits, and reveal nothing new."""
+        if past is None:
+            discard(results.folder)
+        self._checkpoint = self._checkpoint_of(parts.config["checkpoint"], past)
+        if self._checkpoint is not None and not self._repeats:
+            strategy.on_begin = self._checkpoint.begin
+        if self._checkpoint is not None and past is not None:
+            self._resume(past, self._checkpoint)
+        if strategy.run_key:
+            results.run.run = strategy.run_key
+
+    def round_ended(self, server_round: int) -> None:
+        """Make a checkpoint if it is time for one; round 0 is the start."""
+        checkpoint = self._checkpoint
+        if checkpoint is None or not checkpoint.is_due or (server_round == 0 and self._repeats):
+            return
+        self._save(checkpoint)
+
+    def end(self, *, finished: bool) -> None:
+        """Let others go on with the run; if it is finished there is nothing to go on with."""
+        if self._checkpoint is not None:
+            self._checkpoint.close(remove=finished)
+
+    def _checkpoint_of(self, wanted: bool | str, past: Past | None) -> Checkpoint | None:
+        if wanted is False:
+            return None
+        # a client keeps the memory of before its last answer, not of long ago
+        seconds = SECONDS_BETWEEN if wanted == "auto" and self._repeats else 0.0
+        parts, lock = self._parts, None if past is None else past.lock
+        return Checkpoint(self._results.folder, parts.spec, parts.public, seconds=seconds, lock=lock)
+
+    def _resume(self, past: Past, checkpoint: Checkpoint) -> None:
+        """Go on where the checkpoint was made."""
+        saved, begun, strategy = past.saved, past.begun, self._parts.strategy
+        rows = [Round.model_validate(row) for row in saved.rows]
+        done = rows[-1].round if rows else 0
+        at = datetime.now().isoformat(timespec="seconds")
+        entry = Resumed(round=done, at=at, reason=past.reason)
+        self._results.resume(rows, saved.seconds, [*past.resumed, entry])
+        self._say_what_differs(saved, done)
+        strategy.restore(on_device(saved.strategy, next(self._parts.model.parameters()).device))
+        strategy.run_key = saved.run_key
+        self._auditor.sightings[:] = checkpoint.go_on(saved)
+        self._auditor.notes[:] = saved.notes
+        if self._resident is not None and saved.clients is not None:
+            self._resident.restore({client: from_tree(tree) for client, tree in saved.clients.items()})
+        if begun is not None and not self._repeats and begun.round == done + 1:
+            strategy.begin_again(begun)
+            self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        strategy, results, auditor = self._parts.strategy, self._results, self._auditor
+        memories = None if self._resident is None else self._resident.memories()
+        state = Saved(
+            config=self._parts.config,
+            overrides=self._overrides,
+            versions=versions(),
+            run_key=strategy.run_key,
+            strategy=strategy.history(),
+            rows=[row.as_json() for row in results.run.rounds],
+            seconds=results.seconds,
+            resumed=[entry.as_json() for entry in results.run.resumed or []],
+            notes=auditor.notes,
+            seen=[(sighting.order.round, sighting.order.client) for sighting in auditor.sightings],
+            clients=None if memories is None else {client: to_tree(m) for client, m in memories.items()},
+        )
+        checkpoint.save(state, auditor.sightings)
+
+    def _say_what_differs(self, saved: Saved, done: int) -> None:
+        notes, now = [], versions()
+        changed = [
+            f"{name} {saved.versions.get(name)} is {now.get(name)}"
+            for name in sorted(saved.versions.keys() | now.keys())
+            if saved.versions.get(name) != now.get(name)
+        ]
+        if changed:
+            notes.append(f"resumed with other versions, so the last bits may differ: {', '.join(changed)}")
+        if self._resident is None:
+            notes.append(
+                f"resumed after round {done}: clients that keep no memory on their disks (state-dir) "
+                "have forgotten what they had not sent by then"
+            )
+        for note in notes:
+            logger.warning("%s", note)
+        self._results.run.notes += notes

@@ -1,0 +1,112 @@
+"""What a run's folder tells about vectors: what clients send, what protects it, and how to read epsilon."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fl_app.adversary.passive import Sighting
+from fl_app.report import save_layers
+from fl_app.results import Exchange, Histogram, Privacy, SecureSum, Weights
+from fl_app.running.result import Results
+from fl_app.sketches import count_by_layer, flatten, top_coordinates
+from fl_app.strategies import FedSGD, FLStd, FLTop
+from fl_app.training import parameters
+from fl_app.types import Update
+
+_BINS = 40
+
+
+def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> None:
+    """Say what clients send if that is a vector, where its coordinates lie, and what protects it."""
+    if not isinstance(strategy, FLStd):
+        return
+    exchange = Exchange(
+        scheme=type(strategy).__name__, values=strategy.sketch.size, of=strategy.total_entries
+    )
+    results.run.exchange = exchange
+    if isinstance(strategy, FLTop) and strategy.coordinates is not None:
+        like = parameters(model)
+        by_layer = count_by_layer(strategy.coordinates, like)
+        save_layers(
+            by_layer, {name: p.numel() for name, p in like.items()}, results.folder / "coordinates.png"
+        )
+        save_file({"coordinates": strategy.coordinates}, results.folder / "coordinates.safetensors")
+        exchange.hash, exchange.voted_in = strategy.coordinates_hash, strategy.voted_in
+        exchange.by_layer, exchange.picture = by_layer, "coordinates.png"
+    if strategy.aggregation is not None:
+        pinned = strategy.aggregation.pinned is not None
+        results.run.secure_aggregation = SecureSum(
+            against="active server" if pinned else "honest-but-curious server",
+            min_clients=strategy.aggregation.min_clients,
+        )
+    if strategy.privacy is not None:
+        results.run.privacy = Privacy(
+            noise_multiplier=strategy.privacy.sigma,
+            clip=strategy.clip,
+            replayable=strategy.privacy.replayable,
+        )
+
+
+def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
+    """Say how far the ``share`` of the weights that moved most went, and where to, if clients send vectors.
+
+    Under FL-TOP these are its coordinates, as no other moves (Kerkouche et al., Fig. 1, against FL-STD).
+    """
+    if not isinstance(strategy, FLStd):
+        return
+    weights = flatten(strategy.weights).double().cpu()
+    moved = (weights - flatten(start).double().cpu()).abs()
+    chosen = top_coordinates(moved, share)
+    distances, values = moved[chosen], weights[chosen]
+    far, large = float(distances.max()) or 1.0, float(values.abs().max()) or 1.0
+    results.run.weights = Weights(
+        count=len(distances),
+        norm=float(distances.norm()),
+        mean=float(distances.mean()),
+        largest=float(distances.max()),
+        counts=_counts(distances, 0.0, far),
+        edges=_edges(0.0, far),
+        values=Histogram(
+            norm=float(values.norm()),
+            mean=float(values.abs().mean()),
+            counts=_counts(values, -large, large),
+            edges=_edges(-large, large),
+        ),
+    )
+
+
+def _counts(values: torch.Tensor, low: float, high: float) -> list[int]:
+    return [int(count) for count in torch.histc(values, bins=_BINS, min=low, max=high)]
+
+
+def _edges(low: float, high: float) -> list[float]:
+    return [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
+
+
+def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
+    """Return what a reader of epsilon must know; nothing if there is none."""
+    if not strategy.records or strategy.records[-1].epsilon is None:
+        return []
+    notes = []
+    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
+    if privacy is None or privacy.replayable:
+        notes.append(
+            "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
+        )
+    if privacy is not None and privacy.sampling == "fixed":
+        notes.append(
+            "differential privacy: a set number of clients was drawn each round; epsilon is computed as if "
+            "each client had been drawn by a coin of its own"
+        )
+    if privacy is not None and not privacy.thresholds:
+        notes.append(
+            "differential privacy: without secure aggregation the server sees each client's vector with that "
+            "client's own small share of the noise: epsilon_server, not epsilon, says what it learns"
+        )
+    if any(sighting.truth is not None for sighting in sightings):
+        notes.append(
+            "differential privacy: what audited clients revealed for the scores is not part of epsilon"
+        )
+    return notes
