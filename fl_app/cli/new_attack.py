@@ -14,13 +14,12 @@ from fl_app.cli.own_code import add_option, import_from_here, search_in
 from fl_app.config.build import attack_parts
 from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
+from fl_app.results import Attack
 from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.storage.plain_folder import refuse_links
 
 _KEYS = ("attack", "device", "threads", "dtype", "model")
-_SAME = ("attack", "adaptive", "update", "round", "client", "labels_from")
-"""A new entry takes the place of one that agrees in these."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,18 +49,21 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
     sightings, spec, public = load_sightings(folder)
     attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
     results = Results.reopen(folder)
-    before = list(results.content["attacks"])
-    results.content["attacks"] = []
+    before, results.run.attacks = results.run.attacks, []
     try:
         attack_sightings(sightings, attacker, model, public, results)
     finally:
-        new = results.content["attacks"]
-        replaced = {tuple(entry[key] for key in _SAME) for entry in new}
-        kept = [entry for entry in before if tuple(entry.get(key) for key in _SAME) not in replaced]
-        results.content["attacks"] = kept + new
+        new = results.run.attacks
+        replaced = {_same(entry) for entry in new}
+        results.run.attacks = [*(entry for entry in before if _same(entry) not in replaced), *new]
         results.save()
         report = write_report(folder)
     return report
+
+
+def _same(entry: Attack) -> tuple[object, ...]:
+    """Return the values in which a new entry agrees with the one whose place it takes."""
+    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from
 
 
 def _parser() -> argparse.ArgumentParser:

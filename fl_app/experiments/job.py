@@ -29,7 +29,7 @@ from fl_app.config.hash import hash_config
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
-from fl_app.running.result import read_result, run_folder
+from fl_app.running.result import find_run, run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +80,14 @@ def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
 
 def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
     """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
-    result = read_result(folder)
-    if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
+    run = find_run(folder)
+    if run is None or run.status != "finished" or run.config_hash != hash_config(config):
         return False
-    if _wants_baseline(config, sweep=sweep) and read_result(folder / BASELINE).get("status") != "finished":
-        return False
-    return (folder / "report.html").is_file()
+    if _wants_baseline(config, sweep=sweep):
+        baseline = find_run(folder / BASELINE)
+        if baseline is None or baseline.status != "finished":
+            return False
+    return run.report.is_file()
 
 
 def _with_past(overrides: list[str]) -> list[str]:

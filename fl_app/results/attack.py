@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from fl_app.results.paths import inside
 from fl_app.results.rows import Row, Score, SparseRow, Whole
 
 Metric = Literal["psnr", "ssim", "lpips", "mse"]
@@ -31,7 +33,7 @@ class Read(Row):
 
     iteration: Whole | None = None
     """None: at its end."""
-    tokens: list[str] = []
+    tokens: list[str] = Field(default_factory=list)
     accuracy: float | None = None
 
 
@@ -41,7 +43,7 @@ class Sentence(Row):
     true: list[str] | None = None
     masked: list[bool] | None = None
     """The tokens that the model was asked for."""
-    reads: list[Read] = []
+    reads: list[Read] = Field(default_factory=list)
 
 
 class TracePoint(Row):
@@ -51,7 +53,7 @@ class TracePoint(Row):
     objective: float | None = None
     distance: float | None = None
     """Mean squared difference of the gradients."""
-    layers: dict[str, float] = {}
+    layers: dict[str, float] = Field(default_factory=dict)
     """The same, by parameter."""
     mse: float | None = None
     psnr: float | None = None
@@ -97,14 +99,14 @@ class Attack(SparseRow):
     """Whether the server had sent the client another model than the round's."""
     broadcaster: bool | None = None
     """Whether the client named the locations of the round (ADGP)."""
-    granted: dict[str, Any] = {}
+    granted: dict[str, Any] = Field(default_factory=dict)
     """Knowledge of the attacker beside the model and the update."""
     labels_from: str | None = None
     """`granted` or `inferred`."""
     update_distance: float | None = None
     """Distance of the attacked update from the raw one, relative to its norm."""
     objective: float | None = None
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
     psnr: Scores | None = None
     ssim: Scores | None = None
     lpips: Scores | None = None
@@ -136,14 +138,22 @@ class Attack(SparseRow):
     iterations: Whole | None = None
     iterations_mse: Whole | None = None
     """The first iteration whose images count as found."""
-    trace: list[TracePoint] = []
+    trace: list[TracePoint] = Field(default_factory=list)
     trace_images: str | None = None
     seconds: float | None = None
+
+    _folder: Path = PrivateAttr(default=Path())
 
     @property
     def sender(self) -> int | None:
         """The client that sent the attacked update; None for a sum."""
         return None if self.update == "sum" else self.client
+
+    @property
+    def texts(self) -> tuple[str, str | None] | None:
+        """The text that the attack read, and the true one, if it read any."""
+        said = self.transcript
+        return None if said is None or said.found is None else (said.found, said.true)
 
     @property
     def sentence(self) -> Sentence | None:
@@ -181,6 +191,14 @@ class Attack(SparseRow):
         if self.trained is None:
             return None
         return self.model_copy(update=vars(self.trained) | {"update": "trained", "trained": None})
+
+    def lies_in(self, folder: Path) -> None:
+        """Take ``folder`` for that of the run."""
+        self._folder = folder
+
+    def file(self, key: Literal["images", "truth", "trace_images"]) -> Path | None:
+        """Return the path of one of its pictures; None if it has none, or one outside of the run's folder."""
+        return inside(self._folder, getattr(self, key))
 
     def scores(self, metric: str) -> Sequence[float | None]:
         """Return the scores of its images; empty if there are none."""

@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fl_app.console.words import printable
 from fl_app.results.rows import Row
 from fl_app.results.run import SCHEMA, Run
+from fl_app.storage.plain_folder import StrangeEntry, refuse_links
 
 RESULT = "result.json"
 MOST_BYTES = 2**28
@@ -33,9 +35,9 @@ def load_run(folder: Path | str, *, exact: bool = False) -> Run:
     must not lose anything.
     """
     folder = Path(folder)
-    raw = read_object(folder / RESULT)
+    raw = read_content(folder)
     if not exact:
-        return read_run(folder, raw)
+        return read_run(folder, spelled(raw))
     _refuse_later(folder, raw)
     try:
         return Run.model_validate(raw).lies_in(folder)
@@ -46,7 +48,18 @@ def load_run(folder: Path | str, *, exact: bool = False) -> Run:
 def read_run(folder: Path, raw: Mapping[str, Any]) -> Run:
     """Return the run that ``raw``, the content of the result.json of ``folder``, describes."""
     _refuse_later(folder, raw)
-    return forgive(Run, raw).lies_in(folder)
+    return forgive(Run, _numbered(raw)).lies_in(folder)
+
+
+def read_content(folder: Path) -> dict[str, Any]:
+    """Return the content of the result.json of ``folder``; a folder with links in it is refused."""
+    try:
+        refuse_links(folder)
+    except OSError as error:
+        raise ResultError(f"{folder} cannot be read: {error.strerror or error}") from error
+    except StrangeEntry as error:
+        raise ResultError(str(error)) from error
+    return read_object(folder / RESULT)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -66,6 +79,11 @@ def read_object(path: Path) -> dict[str, Any]:
     return raw
 
 
+def spelled(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's content, which a stranger may have written, with all its texts printable."""
+    return {printable(key): _printable(value) for key, value in raw.items()}
+
+
 def forgive(kind: type[_Row], raw: Mapping[str, Any]) -> _Row:
     """Return ``raw`` as a row without the values that do not fit.
 
@@ -77,6 +95,14 @@ def forgive(kind: type[_Row], raw: Mapping[str, Any]) -> _Row:
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
             raw = _without(raw, [fault["loc"] for fault in faults])
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value, lines=True)
+    if isinstance(value, dict):
+        return spelled(value)
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def first_fault(error: ValidationError) -> str:
@@ -93,6 +119,18 @@ def _refuse_later(folder: Path, raw: Mapping[str, Any]) -> None:
             f"{folder / RESULT}: is of a later version of this project: expected schema {SCHEMA} or less, "
             f"got {version!r:.20}"
         )
+
+
+def _numbered(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give rounds that have no number that of their place."""
+    rounds = raw.get("rounds")
+    if not isinstance(rounds, list):
+        return raw
+    rows = [
+        row | {"round": place} if isinstance(row, dict) and type(row.get("round")) is not int else row
+        for place, row in enumerate(rounds, 1)
+    ]
+    return {**raw, "rounds": rows}
 
 
 def _without(raw: Any, places: Sequence[tuple[int | str, ...]]) -> Any:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field
+
+from fl_app.console.words import foreign
 from fl_app.results.rows import Row, Whole
+
+Said = Annotated[str, AfterValidator(foreign)]
+"""Words that may be a client's own: what is printable and short of them."""
 
 
 class Failure(Row):
     """A client whose update did not enter the mean, and the reason."""
 
     client: Whole | None = None
-    reason: str | None = None
+    reason: Said | None = None
 
 
 class Round(Row):
@@ -51,13 +57,13 @@ class Round(Row):
     pruned_share: float | None = None
     """The largest share that a client held back, of the square of its gradient with its residual."""
     epsilon: float | None = None
-    """The cost of all rounds so far to the client that lost most; None without differential privacy."""
+    """The cost of all rounds so far to the client that lost most; null without differential privacy."""
     epsilon_server: float | None = None
     """The same against the server."""
-    failures: list[Failure] = []
-    attacked: list[Whole] = []
-    """The clients whose updates were kept for the attack."""
-    notes: list[str] = []
+    failures: list[Failure] = Field(default_factory=list)
+    attacked: list[Whole] = Field(default_factory=list)
+    """The clients whose updates were left out of the mean, as the server had sent them another model."""
+    notes: list[str] = Field(default_factory=list)
     seconds: float | None = None
 
     @classmethod
@@ -73,12 +79,12 @@ class Round(Row):
             dense_bytes=0,
         )
 
-    def count_up(self, *, sent: int, blob: int = 0) -> None:
+    def count_up(self, sent: int = 0, *, blob: int = 0) -> None:
         """Count the bytes of a message from a client, and those of its payload."""
         self.uplink_bytes = (self.uplink_bytes or 0) + sent
         self.uplink_blob_bytes = (self.uplink_blob_bytes or 0) + blob
 
-    def count_down(self, *, sent: int, blob: int = 0) -> None:
+    def count_down(self, sent: int = 0, *, blob: int = 0) -> None:
         """Count the bytes of a message to a client, and those of its payload."""
         self.downlink_bytes = (self.downlink_bytes or 0) + sent
         self.downlink_blob_bytes = (self.downlink_blob_bytes or 0) + blob

@@ -26,7 +26,9 @@ class Row(BaseModel):
     The types are strict: text is no number. `fl_app.results.load_run` is the one reader that forgives.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
+    )
 
     def model_post_init(self, context: Any) -> None:
         """Count every field as set, so that `as_json` has its key."""

@@ -10,8 +10,10 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from fl_app.results.attack import Attack
+from fl_app.results.paths import inside
 from fl_app.results.round import Round
 from fl_app.results.rows import Row, SparseRow, Whole
+from fl_app.results.summary import Summary, summarise
 
 SCHEMA = 1
 """The version of result.json; a reader refuses a later one."""
@@ -25,33 +27,6 @@ class Model(Row):
     buffers: Whole | None = None
 
 
-class Summary(Row):
-    """Scores of the last evaluated round, of the best one, and totals of all rounds."""
-
-    accuracy: float | None = None
-    balanced_accuracy: float | None = None
-    auroc: float | None = None
-    wer: float | None = None
-    best_accuracy: float | None = None
-    """On the test samples, as every accuracy that is not called otherwise."""
-    best_round: Whole | None = None
-    best_chosen_by: str | None = None
-    """`validation` for samples set aside for that, `test` for the test samples themselves."""
-    uplink_bytes: Whole | None = None
-    downlink_bytes: Whole | None = None
-    uplink_blob_bytes: Whole | None = None
-    downlink_blob_bytes: Whole | None = None
-    dense_bytes: Whole | None = None
-    """Raw float32 of parameters and buffers, both directions together."""
-    residual_bound: float | None = None
-    """The bound of a residual's square, by the largest gradient and share so far."""
-    epsilon: float | None = None
-    epsilon_server: float | None = None
-    epsilon_unit: str | None = None
-    """`client` or `record`."""
-    seconds: float | None = None
-
-
 class Exchange(SparseRow):
     """The vector that each client sends in a round, where it is one."""
 
@@ -62,7 +37,7 @@ class Exchange(SparseRow):
     hash: str | None = None
     voted_in: Whole | None = None
     """The round in which clients voted on the coordinates; None: they did not."""
-    by_layer: dict[str, Whole] = {}
+    by_layer: dict[str, Whole] = Field(default_factory=dict)
     """The number of coordinates in each tensor, if they are the same in every round."""
     picture: str | None = None
 
@@ -90,8 +65,8 @@ class Histogram(Row):
 
     norm: float | None = None
     mean: float | None = None
-    counts: list[Whole] = []
-    edges: list[float] = []
+    counts: list[Whole] = Field(default_factory=list)
+    edges: list[float] = Field(default_factory=list)
 
 
 class Weights(Row):
@@ -101,8 +76,8 @@ class Weights(Row):
     norm: float | None = None
     mean: float | None = None
     largest: float | None = None
-    counts: list[Whole] = []
-    edges: list[float] = []
+    counts: list[Whole] = Field(default_factory=list)
+    edges: list[float] = Field(default_factory=list)
     values: Histogram = Histogram()
 
 
@@ -128,15 +103,15 @@ class Run(Row):
     status: str | None = None
     """`running`, `finished`, `failed` or `interrupted`."""
     error: str | None = None
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
     """All settings; ``config["choices"]`` names the options chosen in the config groups."""
     config_hash: str | None = None
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     model: Model = Model()
-    rounds: list[Round] = []
+    rounds: list[Round] = Field(default_factory=list)
     summary: Summary = Summary()
-    attacks: list[Attack] = []
-    notes: list[str] = []
+    attacks: list[Attack] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
     exchange: Exchange | None = Field(default=None, exclude_if=_absent)
     secure_aggregation: SecureSum | None = Field(default=None, exclude_if=_absent)
     privacy: Privacy | None = Field(default=None, exclude_if=_absent)
@@ -160,11 +135,23 @@ class Run(Row):
     def lies_in(self, folder: Path) -> Self:
         """Take ``folder`` for that of the run, and return the run."""
         self._folder = folder
+        for attack in self.attacks:
+            attack.lies_in(folder)
         return self
 
     def file(self, name: str | None) -> Path | None:
         """Return the path of a file that a row names; None if it leads out of the folder."""
         return inside(self.folder, name)
+
+    @property
+    def totals(self) -> Summary:
+        """The summary; a value that it lacks is counted from the rounds, as for a run that was cut short."""
+        if not self.rounds:
+            return self.summary
+        counted = summarise(self.rounds)
+        counted.dense_bytes = counted.dense_bytes or self._dense_bytes()
+        stated = {key: value for key, value in self.summary if value is not None}
+        return counted.model_copy(update=stated)
 
     @cached_property
     def comparisons(self) -> list[Attack]:
@@ -196,8 +183,8 @@ class Run(Row):
         if (limit := self.amount("dp", "epsilon")) is not None:
             return limit
         # a set noise multiplier goes before it there
-        of_records = self.choice("defense") == "dp_sgd" and self.amount("defense", "noise_multiplier") is None
-        return self.amount("defense", "epsilon") if of_records else None
+        noise = self.amount("defense", "noise_multiplier")
+        return self.amount("defense", "epsilon") if noise is None else None
 
     @property
     def two_classes(self) -> bool:
@@ -215,17 +202,15 @@ class Run(Row):
         defense = self.choice("defense") or "unknown"
         return " + ".join(extras if defense == "none" and extras else [defense, *extras])
 
+    def _dense_bytes(self) -> int | None:
+        """Return the bytes of a dense exchange with the same clients; None if they are not known."""
+        if self.model.parameters is None or all(r.clients is None for r in self.rounds):
+            return None
+        values = self.model.parameters + (self.model.buffers or 0)
+        return 2 * 4 * values * sum(r.clients or 0 for r in self.rounds)
+
     def _at(self, *names: str) -> object:
         value: object = self.config
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
-
-
-def inside(folder: Path, name: str | None) -> Path | None:
-    """Return a path in ``folder``; None if it leads out of it or is none."""
-    # a result file must not be able to pull other pictures of this machine into a page that gets passed on
-    if not name or "\0" in name:
-        return None
-    path = (folder / name).resolve()
-    return path if path.is_relative_to(folder.resolve()) else None

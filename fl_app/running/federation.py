@@ -74,7 +74,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             report = write_report(folder)
             logger.info("report: %s", report)
             if lasting is not None:
-                lasting.end(finished=results.content["status"] == "finished")
+                lasting.end(finished=results.run.status == "finished")
     return report
 
 
@@ -120,13 +120,13 @@ def _train(
                 evaluate_fn=round_end,
             )
         except BudgetSpent as spent:
-            if not results.content["rounds"]:
+            if not results.run.rounds:
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
             round_end.stop(str(spent))
-    results.content["notes"] += _own_data_notes(strategy)
-    results.content["notes"] += auditor.notes + privacy_notes(strategy, auditor.sightings)
+    results.run.notes += _own_data_notes(strategy)
+    results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
 
 
@@ -190,7 +190,7 @@ class _RoundEnd:
     def stop(self, reason: str) -> None:
         """End before the last round: what is there is evaluated, and it is said why."""
         logger.info("%s", reason)
-        self.results.content["notes"].append(reason)
+        self.results.run.notes.append(reason)
         strategy = self.parts.strategy
         tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
         self.results.score_last_round(tested, validated)

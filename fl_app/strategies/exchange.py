@@ -13,9 +13,9 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.results import Failure, Round
 from fl_app.strategies.aggregate import first_bad_tensor
 from fl_app.strategies.downlink import Downlink
-from fl_app.strategies.record import Failure, RoundRecord
 from fl_app.strategies.roster import Roster
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode
@@ -53,17 +53,17 @@ class Exchange:
         self.sampled: dict[int, int] = {}
         """The node ids of this round's clients."""
         self._timeout = timeout
-        self._record: RoundRecord | None = None
+        self._record: Round | None = None
         self._grid: Grid | None = None
 
     @property
-    def record(self) -> RoundRecord:
+    def record(self) -> Round:
         """The counts of the current round."""
         if self._record is None:
             raise RuntimeError("Exchange: no round has begun")
         return self._record
 
-    def begin(self, record: RoundRecord, grid: Grid, sampled: dict[int, int]) -> None:
+    def begin(self, record: Round, grid: Grid, sampled: dict[int, int]) -> None:
         """Begin a round with the clients that were drawn."""
         self._record, self._grid, self.sampled = record, grid, sampled
 
@@ -73,8 +73,7 @@ class Exchange:
         messages = []
         for client, base in bases.items():
             content, payload = pack(client, base)
-            self.record.downlink_bytes += content_bytes(content, known)
-            self.record.downlink_blob_bytes += payload
+            self.record.count_down(content_bytes(content, known), blob=payload)
             messages.append(Message(content, self.sampled[client], kind))
         return messages
 
@@ -99,7 +98,7 @@ class Exchange:
         """Send messages of secure aggregation; return the answers, and why the others have none."""
         nodes = {self.sampled[client]: client for client in blobs}
         messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
-        self.record.downlink_bytes += sum(content_bytes(message.content) for message in messages)
+        self.record.count_down(sum(content_bytes(message.content) for message in messages))
         answers: dict[int, bytes] = {}
         silent = dict.fromkeys(blobs, "no answer in time")
         for message in self.send(messages):
@@ -118,7 +117,7 @@ class Exchange:
         """Return the reply in a message; a MessageError unless ``client`` answers this round's order."""
         self._count(message)
         reply = unpack_reply(message)
-        self.record.uplink_blob_bytes += len(reply.update)
+        self.record.count_up(blob=len(reply.update))
         answer = reply.answer
         if (answer.round, answer.client) != (self.record.round, client):
             raise MessageError(
@@ -134,7 +133,7 @@ class Exchange:
         if client in {failure.client for failure in self.record.failures}:
             return
         logger.warning("round %d: client %d: %s", self.record.round, client, reason)
-        self.record.failures.append(Failure(client, reason))
+        self.record.failures.append(Failure(client=client, reason=reason))
         self.downlink.forget(client)
 
     def note(self, text: str) -> None:
@@ -145,7 +144,7 @@ class Exchange:
     def _count(self, message: Message) -> None:
         if message.has_error():
             raise MessageError(message.error.reason)
-        self.record.uplink_bytes += content_bytes(message.content)
+        self.record.count_up(content_bytes(message.content))
 
     def _sort(self, replies: Iterable[Message], weigh: Weigh) -> tuple[Arrived, list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""

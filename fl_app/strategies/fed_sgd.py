@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import cache
 from typing import ClassVar
 
@@ -18,13 +17,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
+from fl_app.results import Round
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.charges import Charges
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.exchange import Exchange, Pack, open_update
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
-from fl_app.strategies.record import Begun, Failure, RoundRecord
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -100,7 +100,7 @@ class FedSGD(Strategy):
         self.reversible = optimiser is None and not momentum
         """Whether `undo_step` is true: a step depends on nothing that a participant does not know."""
         self.optimiser = self.default_optimiser() if optimiser is None else optimiser
-        self.records: list[RoundRecord] = []
+        self.records: list[Round] = []
         self.weights: Update = {}
         self.buffers: Update = {}
         self.within: Update | None = None
@@ -157,7 +157,7 @@ class FedSGD(Strategy):
             "weights": self.weights,
             "buffers": self.buffers,
             "within": self.within,
-            "records": [asdict(record) for record in self.records],
+            "records": [record.as_json() for record in self.records],
             "optimiser": self._optimiser_state,
             "counted": self._counted,
             "charges": self.charges.history(),
@@ -169,10 +169,7 @@ class FedSGD(Strategy):
         """Go on from what `history` returned."""
         self.weights, self.buffers = history["weights"], history["buffers"]
         self._optimiser_state, self.within = history["optimiser"], history["within"]
-        self.records = [
-            RoundRecord(**row | {"failures": [Failure(**failure) for failure in row["failures"]]})
-            for row in history["records"]
-        ]
+        self.records = [Round.model_validate(row) for row in history["records"]]
         self.done = self.records[-1].round if self.records else 0
         self._counted, self._attempt = history["counted"], history["attempt"]
         self.charges.restore(history["charges"])
@@ -293,7 +290,7 @@ class FedSGD(Strategy):
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
         cohort = self.draw(list(present), server_round)
-        self.records.append(RoundRecord(server_round))
+        self.records.append(Round.begin(server_round))
         self.exchange.begin(self.records[-1], grid, {client: present[client] for client in cohort})
         if not present:
             self.exchange.note("no client is there")
@@ -321,7 +318,7 @@ class FedSGD(Strategy):
 
         total, buffers, clients = self.gather(good)
         self._attempt = 0
-        record.failures.sort(key=lambda failure: failure.client)
+        record.failures.sort(key=lambda failure: failure.client or 0)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients) or not clients:

@@ -17,9 +17,9 @@ from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.charges import CohortCharges
 from fl_app.strategies.fed_avg import FedAvg
-from fl_app.strategies.record import Begun
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update

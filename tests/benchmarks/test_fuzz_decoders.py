@@ -32,8 +32,8 @@ MODULES = (
     *("fl_app.secagg.stages", "fl_app.secagg.identities", "fl_app.models.stored", "fl_app.models.spec"),
     *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.text.folder", "fl_app.running.result"),
     *(
-        "fl_app.report.data.runs",
-        "fl_app.report.data.records",
+        "fl_app.results.reading",
+        "fl_app.results.study",
         "fl_app.config.trust",
         "attacks.metrics.lpips_weights",
     ),
@@ -58,7 +58,7 @@ NOT_DECODERS = {
     "of": "picks one of two fields",
     "decode": "of a vocabulary: from numbers to text",
     "of_models": "picks names",
-    "load_baseline": "load_run of another folder",
+    "read_object": "the part of load_run and load_study that reads the file",
 }
 
 

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_app.experiments.papers import in_order, paper_name
-from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
+from fl_app.experiments.site.found_studies import find_studies
+from fl_app.experiments.site.merged_claims import MergedClaim, merge_claims, verdict_counts
 from fl_app.experiments.site.study_page import claim_words
-from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
+from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.study_file import VARIANT
 from fl_app.report.markdown import markdown_rows
+from fl_app.results.study import STUDY, StudyResult
 
 WORDS = "In words: "
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
@@ -50,7 +52,7 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
     return file
 
 
-def _key(study: StudyRecord) -> str:
+def _key(study: StudyResult) -> str:
     return f"{study.name}-{study.scale}"
 
 
@@ -78,10 +80,14 @@ def _opening(claims: Sequence[MergedClaim]) -> str:
     )
 
 
-def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
+def _section(study: StudyResult, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
     done = sum(cell.status == "finished" for cell in study.cells)
     facts = [f"`{study.command}`", f"{done} of {len(study.cells)} cells"]
-    facts += [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(study.seeds)}"] if study.seeds else []
+    facts += (
+        [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(map(str, study.seeds))}"]
+        if study.seeds
+        else []
+    )
     facts.append(f"measured {study.measured}")
     table = study.folder / "table.md"
     parts = [
@@ -89,7 +95,7 @@ def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | Non
         " · ".join(facts),
         study.honest,
         *study.notes,
-        table.read_text(encoding="utf-8").strip() if table.is_file() and study.lines else "",
+        table.read_text(encoding="utf-8").strip() if table.is_file() and study.table.rows else "",
         *_figures(study, pictures),
         _claims(claims),
         words or "",
@@ -98,16 +104,16 @@ def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | Non
     return "\n\n".join(part for part in parts if part)
 
 
-def _figures(study: StudyRecord, pictures: Path) -> list[str]:
+def _figures(study: StudyResult, pictures: Path) -> list[str]:
     """Copy the figures of a study that is one of the paper's figures, and return what shows them."""
     if not study.what.startswith("Fig"):
         return []
     shown = []
     for number, figure in enumerate(study.figures, 1):
-        if figure.picture is not None:
+        if (picture := study.file(figure.file)) is not None:
             pictures.mkdir(parents=True, exist_ok=True)
             copy = pictures / f"{_key(study)}-{number}.png"
-            shutil.copyfile(figure.picture, copy)
+            shutil.copyfile(picture, copy)
             shown.append(f"![{figure.title}]({copy.relative_to(pictures.parent).as_posix()})")
     return shown
 
@@ -118,7 +124,7 @@ def _claims(claims: Sequence[MergedClaim]) -> str:
     return markdown_rows(rows) if claims else ""
 
 
-def _missing(study: StudyRecord) -> str:
+def _missing(study: StudyResult) -> str:
     return (
         "\n".join(["Not reproduced:", "", *(f"- {line}" for line in study.missing)]) if study.missing else ""
     )

@@ -9,17 +9,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_app.experiments.studies.measured import Key, Measured, Selection, average, select
 from fl_app.experiments.studies.significance import holm, sign_flip_p, student_interval, student_p
 from fl_app.experiments.studies.study_file import Claim
 from fl_app.report.data.formats import format_count
+from fl_app.results import study
+from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN, StudyClaim
 
 LEVEL = 0.05
 LEAST = {"image": 20, "update": 20, "seed": 3}
 """Smallest number of units for a test."""
-HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "not decided", "not measured"
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
@@ -29,7 +29,7 @@ class Verdict:
     """A claim with its verdict."""
 
     claim: Claim
-    verdict: str
+    verdict: study.Verdict
     words: str
     left: float | None = None
     right: float | None = None
@@ -220,17 +220,17 @@ def _unit(claim: Claim) -> str:
     return "seed" if claim.left.metric is None else claim.left.metric.unit
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def study_claim(verdict: Verdict) -> StudyClaim:
     """Return a verdict as study.json has it."""
-    return {
-        "name": verdict.claim.name,
-        "text": verdict.claim.text,
-        "verdict": verdict.verdict,
-        "words": verdict.words,
-        "left": verdict.left,
-        "right": verdict.right,
-        "n": verdict.n,
-        "unit": verdict.unit,
-        "p": verdict.p,
-        "p_holm": verdict.p_holm,
-    }
+    return StudyClaim(
+        name=verdict.claim.name,
+        text=verdict.claim.text,
+        verdict=verdict.verdict,
+        words=verdict.words,
+        left=verdict.left,
+        right=verdict.right,
+        n=verdict.n,
+        unit=verdict.unit,
+        p=verdict.p,
+        p_holm=verdict.p_holm,
+    )

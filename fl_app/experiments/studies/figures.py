@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.experiments.studies.measured import Measured, attacked, curves, in_form, searches, select
-from fl_app.experiments.studies.metrics import at_iteration
+from fl_app.experiments.studies.metrics import at_iteration, read_part
 from fl_app.experiments.studies.plan import fits, value_of
 from fl_app.experiments.studies.selector import Selector
 from fl_app.experiments.studies.study_file import FigureOrder
@@ -29,6 +29,7 @@ from fl_app.report.charts.plots import (
     legend_below,
 )
 from fl_app.report.charts.tiles import read_tiles
+from fl_app.results import Histogram, Weights
 
 _COLUMNS = 8
 """Of a search's images, at most."""
@@ -247,13 +248,11 @@ def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> 
 
 def _binned(cell: Measured, counts: Selector | None) -> tuple[Sequence[float], Sequence[float]] | None:
     """Return the edges of a run's histogram, and which share of its values lies below each."""
-    node: Any = cell.raw
-    for key in _path(counts).split(".")[:-1]:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping) or not sum(node.get("counts") or []):
+    node = None if cell.run is None else read_part(cell.run, _path(counts).split(".")[:-1])
+    if not isinstance(node, Histogram | Weights) or not sum(node.counts):
         return None
-    below = np.cumsum([0, *node["counts"]])
-    return node["edges"], (below / below[-1]).tolist()
+    below = np.cumsum([0, *node.counts])
+    return node.edges, (below / below[-1]).tolist()
 
 
 def _path(selector: Selector | None) -> str:
@@ -284,12 +283,12 @@ def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Ga
             for attack in in_form(cell, attacked(cell, order.select), adaptive):
                 if adaptive and not attack.adaptive and len(forms) > 1:
                     continue  # there was nothing to adapt to: shown once
-                place = (attack.client, attack.round)
-                for position, tile in enumerate(read_tiles(attack.truth)):
+                place = (attack.sender, attack.round)
+                for position, tile in enumerate(read_tiles(attack.file("truth"))):
                     originals.setdefault((*place, position), tile)
-                for position, tile in enumerate(read_tiles(attack.images)):
-                    known = position < len(attack.ssim) and attack.ssim[position] is not None
-                    caption = f"SSIM {attack.ssim[position]:.2f}" if known else ""
+                for position, tile in enumerate(read_tiles(attack.file("images"))):
+                    ssim = attack.scores("ssim")[position : position + 1]
+                    caption = f"SSIM {ssim[0]:.2f}" if ssim and ssim[0] is not None else ""
                     strips.setdefault(name, {})[*place, position] = tile, caption
     if not strips or not originals:
         return None
@@ -311,7 +310,7 @@ def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
             continue
         found = in_form(cell, attacked(cell, order.select), order.select.form == "adaptive")
         for attack in found[: order.limit]:
-            tiles, truth = read_tiles(attack.trace_images), read_tiles(attack.truth)
+            tiles, truth = read_tiles(attack.file("trace_images")), read_tiles(attack.file("truth"))
             if truth and attack.trace and len(tiles) == len(attack.trace):
                 snapshots = zip(attack.trace, tiles, strict=True)
                 named = ", ".join(at for axis, at in cell.planned.at.items() if axis != "seed")

@@ -8,7 +8,6 @@ cell that is missing on one side does not shift the other.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +24,7 @@ from fl_app.experiments.studies.metrics import (
 )
 from fl_app.experiments.studies.plan import Planned, ambiguity, fits, value_of
 from fl_app.experiments.studies.selector import Selector
-from fl_app.report import load_run
-from fl_app.report.data.records import Attack, Run
+from fl_app.results import Attack, Run, load_run
 
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
@@ -41,7 +39,6 @@ class Measured:
     planned: Planned
     folder: Path
     run: Run | None
-    raw: Mapping[str, Any]
     reason: str | None
     """Reason why it is not finished."""
 
@@ -71,8 +68,8 @@ class Selection:
 def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
     """Read a cell's folder; ``reason`` says why it is not finished, if it is not."""
     if reason is not None:
-        return Measured(planned, folder, None, {}, reason)
-    return Measured(planned, folder, load_run(folder), json.loads((folder / "result.json").read_text()), None)
+        return Measured(planned, folder, None, reason)
+    return Measured(planned, folder, load_run(folder), None)
 
 
 def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
@@ -153,12 +150,12 @@ def attacked(cell: Measured, selector: Selector) -> list[Attack]:
         update = "defended"  # there is one update, and it is called so
     found = [
         attack
-        for attack in cell.run.attacks
+        for attack in cell.run.comparisons
         if attack.name == method
         and attack.update == update
         and selector.labels in ("any", attack.labels_from)
         and selector.broadcaster in (None, attack.broadcaster)
-        and (selector.client is None or attack.client == str(selector.client))
+        and (selector.client is None or attack.sender == selector.client)
     ]
     last = max((attack.round or 0 for attack in found), default=0)
     if selector.round is None:
@@ -194,10 +191,10 @@ def _of_runs(cells: Sequence[Measured], selector: Selector, metric: Metric) -> S
         if cell.run is None:
             continue
         if selector.round is None:
-            value = read_run(metric, cell.run, cell.raw)
+            value = read_run(metric, cell.run)
         else:
             rounds = read_rounds(metric, cell.run)
-            named = {"last": max(rounds, default=None), "best": cell.run.best_round}
+            named = {"last": max(rounds, default=None), "best": cell.run.totals.best_round}
             wanted = named[selector.round] if isinstance(selector.round, str) else selector.round
             value = rounds.get(wanted) if isinstance(wanted, int) else None
         if value is not None:
@@ -226,7 +223,7 @@ def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adap
         for attack in in_form(cell, attacked(cell, selector), adaptive):
             notes += attack.notes
             for position, value in enumerate(read_attack(metric, attack, selector.iteration)):
-                place = (attack.client or "sum", attack.round or 0)
+                place = ("sum" if attack.sender is None else str(attack.sender), attack.round or 0)
                 key = repetition, (*place, position) if metric.unit == "image" else place
                 if key in values:
                     return Selection(metric.unit, missing="attacked twice: say labels: granted or inferred")

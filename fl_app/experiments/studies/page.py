@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fl_app.experiments.papers import paper_name
-from fl_app.experiments.studies.claims import FAILS, HOLDS, Verdict
+from fl_app.experiments.studies.claims import Verdict
 from fl_app.experiments.studies.figures import Drawn, draw
 from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.study_file import Study
@@ -17,6 +17,7 @@ from fl_app.experiments.studies.table import Line, show_place, show_value, table
 from fl_app.report.charts.canvas import png_bytes
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results.study import FAILS, HOLDS
 
 
 @dataclass(frozen=True)

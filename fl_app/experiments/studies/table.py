@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
@@ -20,6 +20,7 @@ from fl_app.experiments.studies.measured import GAVE_UP, Measured, select, sente
 from fl_app.experiments.studies.study_file import SENTENCES, Entry, Study, TableRow
 from fl_app.report.data.formats import DASH, format_bytes, format_number, format_percent
 from fl_app.report.markdown import markdown_rows
+from fl_app.results.study import Place, StudyLine, StudyTable
 
 _LONG = 1e5
 _NAMED = 6
@@ -27,28 +28,6 @@ _NAMED = 6
 SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """One place of the table."""
-
-    mean: float | None
-    sd: float | None
-    n: int
-    unit: str
-    form: str | None
-    not_found: int
-    missing: str | None
-    take: str
-    words: str | None = None
-    """Of a line of sentences."""
-    mark: bool | None = None
-    """True if it meets the line's condition, as an attack that gave up does; None: there is no condition."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the place as study.json has it."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__}
 
 
 _Filled = tuple[str, str, Place]
@@ -160,13 +139,15 @@ def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Tabl
         table.add_column(column, justify="right", overflow="fold", min_width=_PLACE_WIDTH)
     for line in lines:
         cells = [
-            f"{show_place(line.row, replace(place, sd=None))}\n{_beside(line.row, paper).strip()}".replace(
-                " %", "%"
-            )
+            f"{_mean_alone(line.row, place)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
             for place, paper in zip(line.ours[shown], line.row.paper[shown], strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
     return table
+
+
+def _mean_alone(row: TableRow, place: Place) -> str:
+    return show_place(row, place.model_copy(update={"sd": None}))
 
 
 def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
@@ -205,36 +186,44 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
     return remarks + [f"{_capital(reason)}{_where(places, filled)}." for reason, places in missing]
 
 
-def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the lines as study.json has them."""
-    return [
-        {
-            "name": list(line.row.name),
-            "better": line.row.better,
-            "show": line.row.show,
-            "digits": line.row.digits,
-            "ours": [place.as_json() for place in line.ours],
-            "paper": list(line.row.paper),
-            "mark": None if line.row.mark is None else {line.row.mark.comparison: line.row.mark.bound},
-        }
+def study_table(study: Study, lines: Sequence[Line]) -> StudyTable:
+    """Return the table as study.json has it."""
+    rows = [
+        StudyLine(
+            name=list(line.row.name),
+            better=line.row.better,
+            show=line.row.show,
+            digits=line.row.digits,
+            ours=list(line.ours),
+            paper=list(line.row.paper),
+            mark=None if line.row.mark is None else {line.row.mark.comparison: line.row.mark.bound},
+        )
         for line in lines
     ]
+    return StudyTable(columns=list(study.columns), rows=rows)
 
 
 def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
     take, metric = entry.select.take, entry.select.metric
     if entry.without is not None:
         unit = "seed" if metric is None else metric.unit
-        return Place(None, None, 0, unit, None, 0, entry.without, take)
+        return Place(unit=unit, missing=entry.without, take=take)
     found = select(cells, entry.select)
     if found.missing is not None:
-        return Place(None, None, 0, found.unit, None, 0, found.missing, take)
+        return Place(unit=found.unit, missing=found.missing, take=take)
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
     sentences = show in SENTENCES
     words = sentence(cells, entry.select, original=show == "original") if sentences else None
     return Place(
-        taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take, words
+        mean=taken(found, take),
+        sd=sd,
+        n=len(units),
+        unit=found.unit,
+        form=found.form,
+        not_found=found.not_found,
+        take=take,
+        words=words,
     )
 
 
@@ -244,16 +233,15 @@ def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Pla
         return place
     if place.mean is None:
         gave_up = place.missing is not None and place.missing.startswith(GAVE_UP)
-        return replace(place, mark=True if gave_up else None)
+        return place.model_copy(update={"mark": True if gave_up else None})
     bound = row.mark.bound
     if row.mark.base is not None:
         base = select(cells, row.mark.base)
         if base.missing is not None:
             return place
         bound = taken(base, row.mark.base.take) - bound
-    return replace(
-        place, mark=place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
-    )
+    keeps = place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
+    return place.model_copy(update={"mark": keeps})
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:

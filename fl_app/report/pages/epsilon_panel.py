@@ -6,9 +6,9 @@ import math
 
 from fl_app.report.charts.plots import Curve, plot_epsilon
 from fl_app.report.data.formats import format_number
-from fl_app.report.data.records import Run
 from fl_app.report.markup import Html, element
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results import Run
 
 
 def epsilon_panel(run: Run) -> Html | None:
@@ -25,7 +25,7 @@ def epsilon_panel(run: Run) -> Html | None:
     picture = themed_image(
         lambda theme: plot_epsilon(curves, budget, theme), f"ε by round, at the end: {ends}"
     )
-    per = f" of one {run.epsilon_unit}" if run.epsilon_unit else ""
+    per = f" of one {run.totals.epsilon_unit}" if run.totals.epsilon_unit else ""
     return panel("Privacy spent", picture, _words(per, budget, server))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fl_app.report.charts.tiles import png_uri
-from fl_app.report.data.runs import load_run
 from fl_app.report.markup import Html, element
 from fl_app.report.pages.summary import summary_lines
+from fl_app.results import load_run
 
 GALLERY = "gallery.png"
 

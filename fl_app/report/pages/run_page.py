@@ -19,8 +19,6 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import GalleryRow, gallery_rows, plot_gallery
-from fl_app.report.data.records import Run
-from fl_app.report.data.runs import load_run
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.answers import four_answers
 from fl_app.report.pages.attack_section import attack_section
@@ -32,6 +30,7 @@ from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
+from fl_app.results import Run, load_run
 
 _NOTES_SHOWN = 12
 
@@ -73,7 +72,7 @@ def _head(run: Run) -> list[Child]:
     def counted(value: str | None, noun: str) -> str | None:
         return value and f"{value} {noun}"
 
-    per = f" per {run.epsilon_unit}" if run.epsilon_unit else ""
+    per = f" per {run.totals.epsilon_unit}" if run.totals.epsilon_unit else ""
     facts = [
         counted(run.setting("clients"), "clients"),
         counted(str(len(run.rounds)), "of " + (run.setting("rounds") or DASH) + " rounds"),
@@ -81,12 +80,12 @@ def _head(run: Run) -> list[Child]:
         counted(run.choice("partition"), "partition"),
         counted(run.choice("engine"), "engine"),
         run.setting("seed") and f"seed {run.setting('seed')}",
-        None if run.parameters is None else f"{format_count(run.parameters)} parameters",
-        None if run.epsilon is None else f"ε{per} = {format_number(run.epsilon, 2)}",
+        None if run.model.parameters is None else f"{format_count(run.model.parameters)} parameters",
+        None if run.totals.epsilon is None else f"ε{per} = {format_number(run.totals.epsilon, 2)}",
         None
-        if run.epsilon_server is None
-        else f"ε against the server = {format_number(run.epsilon_server, 2)}",
-        None if run.seconds is None else format_seconds(run.seconds),
+        if run.totals.epsilon_server is None
+        else f"ε against the server = {format_number(run.totals.epsilon_server, 2)}",
+        None if run.totals.seconds is None else format_seconds(run.totals.seconds),
     ]
     return [
         element("p", "Report of one federated run", class_="eyebrow"),
@@ -167,7 +166,7 @@ def _bytes_panel(run: Run) -> Html | None:
     down = Curve.of("down", ((r.round, r.downlink_bytes) for r in run.rounds))
     if not up.x and not down.x:
         return None
-    dense = run.dense_bytes
+    dense = run.totals.dense_bytes
     each_way = dense / 2 / len(run.rounds) if dense and math.isfinite(dense) else None
     picture = themed_image(
         lambda theme: plot_bytes(up, down, each_way, theme),
@@ -204,10 +203,10 @@ def _residual_panel(run: Run) -> Html | None:
 
 
 def _failure_section(run: Run) -> list[Child]:
-    failures = [failure for r in run.rounds for failure in r.failures]
+    failures = [(r.round, failure) for r in run.rounds for failure in r.failures]
     if not failures:
         return []
-    rows = [[str(f.round), f.client or DASH, f.reason or DASH] for f in failures]
+    rows = [[str(n), DASH if f.client is None else str(f.client), f.reason or DASH] for n, f in failures]
     body = table(["round", "client", "reason"], rows, words=3)
     few = len(failures) <= 12
     return [
@@ -281,7 +280,7 @@ def _round_table(run: Run) -> Html:
             format_number(r.uplink_to_bound, 3),
             format_number(r.downlink_to_bound, 3),
             str(len(r.failures)),
-            ", ".join(r.attacked) or DASH,
+            ", ".join(map(str, r.attacked)) or DASH,
             format_number(r.epsilon, 2),
             format_number(r.epsilon_server, 2),
             format_short(r.residual_norm),

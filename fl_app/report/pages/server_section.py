@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from fl_app.report.charts.layer_chart import plot_layers
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import format_count, format_number, format_short
-from fl_app.report.data.records import ClientPrivacy, Exchange, Run
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results import Exchange, Privacy, Run
 
 _SCHEMES = {
     "FLStd": "That is its whole update (FL-STD).",
@@ -32,7 +32,7 @@ _STOPPED = "stopped before round"
 
 def server_section(run: Run) -> list[Child]:
     """Return the server's knowledge and its limits; empty if the run does not record them."""
-    if run.exchange is None and run.privacy is None and run.secure_sum is None:
+    if run.exchange is None and run.privacy is None and run.secure_aggregation is None:
         return []
     return [
         element("h2", "What the server can learn", data_fact="server"),
@@ -72,9 +72,10 @@ def _layer_chart(run: Run, exchange: Exchange) -> Html | None:
     alt = "share of each layer that is in T"
     if sizes and all(0 <= chosen[name] <= size for name, size in sizes.items()):
         return themed_image(lambda theme: plot_layers(chosen, sizes, theme), alt)
-    if exchange.picture is None or not exchange.picture.is_file():
+    picture = run.file(exchange.picture)
+    if picture is None or not picture.is_file():
         return None
-    return element("img", class_="chart paper", src=png_uri(exchange.picture.read_bytes()), alt=alt)
+    return element("img", class_="chart paper", src=png_uri(picture.read_bytes()), alt=alt)
 
 
 def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:
@@ -87,7 +88,7 @@ def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:
 
 
 def _is_summed(run: Run) -> bool:
-    return run.secure_sum is not None or run.choice("secagg") == "on"
+    return run.secure_aggregation is not None or run.choice("secagg") == "on"
 
 
 def _secure_panel(run: Run) -> Html:
@@ -103,9 +104,9 @@ def _secure_panel(run: Run) -> Html:
                 data_value="off",
             ),
         )
-    fewest = run.secure_sum and run.secure_sum.min_clients
+    fewest = run.secure_aggregation and run.secure_aggregation.min_clients
     quorum = f" No round starts with fewer than {fewest} of them." if fewest else ""
-    against = run.secure_sum.against if run.secure_sum else None
+    against = run.secure_aggregation.against if run.secure_aggregation else None
     return panel(
         title,
         element(
@@ -170,7 +171,7 @@ def _threats(against: str | None) -> list[tuple[str, str | None, str]]:
 
 def _privacy_panel(run: Run) -> Html | None:
     title = "Differential privacy"
-    if run.privacy is None and run.epsilon is not None:
+    if run.privacy is None and run.totals.epsilon is not None:
         return None
     if run.privacy is None:
         seen = "sums" if _is_summed(run) else "vectors"
@@ -185,12 +186,13 @@ def _privacy_panel(run: Run) -> Html | None:
                 data_value="none",
             ),
         )
-    replayable = run.privacy.replayable
+    totals, privacy = run.totals, run.privacy
+    replayable = privacy.replayable
     facts = [
-        ("noise", run.setting("dp", "share"), _noise_words(run, run.privacy)),
-        ("clip", "learnt" if run.amount("dp", "clip") is None else "set", _clip_words(run, run.privacy)),
+        ("noise", run.setting("dp", "share"), _noise_words(run, privacy)),
+        ("clip", "learnt" if run.amount("dp", "clip") is None else "set", _clip_words(run, privacy)),
         ("sampling", run.setting("dp", "sampling"), _sampling_words(run)),
-        ("noise-source", "seed" if replayable else "operating system", _source_words(run.privacy)),
+        ("noise-source", "seed" if replayable else "operating system", _source_words(privacy)),
         ("budget", "stopped" if _stop_note(run) else "held", _budget_words(run)),
     ]
     delta = run.amount("dp", "delta")
@@ -206,12 +208,15 @@ def _privacy_panel(run: Run) -> Html | None:
         element(
             "ul",
             element(
-                "li", element("strong", _epsilon(run.epsilon)), _models_words(run), data_fact="epsilon-models"
+                "li",
+                element("strong", _epsilon(totals.epsilon)),
+                _models_words(run),
+                data_fact="epsilon-models",
             ),
             element(
                 "li",
-                element("strong", _epsilon(run.epsilon_server)),
-                _server_words(run, run.privacy),
+                element("strong", _epsilon(totals.epsilon_server)),
+                _server_words(run, privacy),
                 data_fact="epsilon-server",
             ),
         ),
@@ -237,7 +242,7 @@ def _models_words(run: Run) -> str:
     )
 
 
-def _server_words(run: Run, privacy: ClientPrivacy) -> str:
+def _server_words(run: Run, privacy: Privacy) -> str:
     knows = " against the server, which knows who takes part: counted for the client that lost most."
     if _is_summed(run):
         return f"{knows} It sees sums only, with the noise of all their clients on them."
@@ -255,9 +260,10 @@ def _server_words(run: Run, privacy: ClientPrivacy) -> str:
 
 
 def _times(run: Run) -> str:
-    if not run.epsilon or not run.epsilon_server or math.isinf(run.epsilon_server):
+    models, server = run.totals.epsilon, run.totals.epsilon_server
+    if not models or not server or math.isinf(server):
         return ""
-    return f" That makes its ε {format_number(run.epsilon_server / run.epsilon, 1)} times the other one."
+    return f" That makes its ε {format_number(server / models, 1)} times the other one."
 
 
 def _expected_clients(run: Run) -> float | None:
@@ -266,7 +272,7 @@ def _expected_clients(run: Run) -> float | None:
     return expected if expected and 0 < expected < math.inf else None
 
 
-def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
+def _noise_words(run: Run, privacy: Privacy) -> str | None:
     if privacy.noise_multiplier is None:
         return None
     kept = {
@@ -280,7 +286,7 @@ def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
     )
 
 
-def _clip_words(run: Run, privacy: ClientPrivacy) -> str | None:
+def _clip_words(run: Run, privacy: Privacy) -> str | None:
     if privacy.clip is None:
         return None
     learnt = "" if run.amount("dp", "clip") is not None else ", a bound that was learnt from public samples"
@@ -295,7 +301,7 @@ def _sampling_words(run: Run) -> str | None:
     }.get(run.setting("dp", "sampling") or "")
 
 
-def _source_words(privacy: ClientPrivacy) -> str | None:
+def _source_words(privacy: Privacy) -> str | None:
     if privacy.replayable is None:
         return None
     if privacy.replayable:

@@ -12,7 +12,8 @@ import torch
 from parsed_page import ParsedPage
 from run_folders import with_secure_aggregation, write_model
 
-from fl_app.report import load_run, save_images, write_report
+from fl_app.report import save_images, write_report
+from fl_app.results import load_run
 from fl_app.wire import encode
 from fl_app.wire.bound import entropy_bound
 
