@@ -28,6 +28,7 @@ from fl_app.running.checkpoint import (
     refuse_differences,
 )
 from fl_app.running.result import Results, read_result, versions
+from fl_app.strategies.persistence import Rehearsal
 from fl_app.strategies.record import Begun
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ def read_past(config: dict[str, Any]) -> Past | None:
     if folder is None:
         return None
     saved, begun = read_checkpoint(Path(folder))
+    if saved.refusal is not None:
+        raise ConfigError(f"resume: {folder}: {saved.refusal}")
     refuse_differences(saved.config, config)
     if config["checkpoint"] is False:
         raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
@@ -92,6 +95,7 @@ class LastingRun:
         self._overrides = own_overrides(split_overrides(overrides))
         self._resident = grid if isinstance(grid, ResidentClients) else None
         strategy = parts.strategy
+        self._rehearsal = Rehearsal(strategy)
         strategy.run_key = "" if self._resident else os.urandom(16).hex()
         self._repeats = self._resident is not None and strategy.repeats
         """Whether rounds may be trained again: they give the same bits, and reveal nothing new."""
@@ -146,12 +150,18 @@ class LastingRun:
     def _save(self, checkpoint: Checkpoint) -> None:
         strategy, results, auditor = self._parts.strategy, self._results, self._auditor
         memories = None if self._resident is None else self._resident.memories()
+        history = strategy.history()
+        refusal = self._rehearsal.refusal(history)
+        if refusal is not None and refusal not in results.content["notes"]:
+            logger.warning("%s", refusal)
+            results.content["notes"].append(refusal)
         state = Saved(
             config=self._parts.config,
             overrides=self._overrides,
             versions=versions(),
             run_key=strategy.run_key,
-            strategy=strategy.history(),
+            strategy=history if refusal is None else {},
+            refusal=refusal,
             rows=results.content["rounds"],
             seconds=results.seconds,
             resumed=results.content.get("resumed", []),
