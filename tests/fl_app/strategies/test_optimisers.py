@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_app.config.build import server_parts
@@ -39,6 +39,7 @@ def test_an_update_leaves_its_inputs_alone_and_gives_the_same_again(name):
         weights, state = first
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.floats(0.001, 1), st.sampled_from([0.0, 0.5, 0.9]), st.sampled_from([0.0, 0.01]))
 def test_sgd_is_torchs(lr, momentum, decay):
     weights = {name: tensor.double() for name, tensor in drawn(0).items()}
