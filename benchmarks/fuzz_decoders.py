@@ -63,6 +63,7 @@ from fl_app.secagg import messages as secure
 from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
 from fl_app.storage import locks as cell_lock
+from fl_app.storage.tensor_files import read_tensors
 from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.record import Begun
 from fl_app.text.folder import read_tokenizer
@@ -620,7 +621,29 @@ def _models(folder: Path) -> list[Decoder]:
         of_files(
             "weights file", [load_weights], [stored], lambda: load_weights(model, file), ValueError, file=file
         ),
+        *(
+            of_files(
+                f"tensors in {file.suffix}",
+                [read_tensors],
+                [file.read_bytes()],
+                partial(read_tensors, file),
+                ValueError,
+                file=file,
+                weight=0.1,
+            )
+            for file in _tensor_files(folder)
+        ),
     ]
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = _tensors()
+    files = [folder / f"update{suffix}" for suffix in (".pt", ".npz", ".safetensors")]
+    torch.save(tensors, files[0])
+    np.savez(files[1], **{name: tensor.numpy() for name, tensor in tensors.items()})
+    files[2].write_bytes(save(tensors))
+    return files
 
 
 def _run_folders(folder: Path) -> list[Decoder]:

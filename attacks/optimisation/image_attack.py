@@ -114,7 +114,7 @@ class ImageAttack(ABC):
         ):
             if recipe.masked and not problem.sent.all():
                 notes = [*notes, _what_is_matched(obs, problem)]
-            notes = [*problem.notes, *notes, *self.remarks(obs), *solution.notes]
+            notes = [*problem.notes, *_doubts(obs, problem), *notes, *self.remarks(obs), *solution.notes]
             result = self._reconstruction(problem, solution, labels, notes)
             # the search may be more precise than the model
             result = replace(result, images=result.images.to(next(obs.model.parameters()).dtype))
@@ -158,6 +158,11 @@ def _check_outputs(obs: Observation, who: str) -> None:
             f"{who}: matches the cross-entropy of models with one logit a class, got a model with one logit "
             "for two classes; rgap solves for the images of such models"
         )
+
+
+def _doubts(obs: Observation, problem: Problem) -> list[str]:
+    mistake = replace(obs, batch_size=problem.batch_size).likely_mistake()
+    return [] if mistake is None else [mistake]
 
 
 def _what_is_matched(obs: Observation, problem: Problem) -> str:

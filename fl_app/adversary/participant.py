@@ -17,6 +17,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from fl_app.adversary.passive import SUM, Auditor, Sighting, together
+from fl_app.console.words import foreign
 from fl_app.types import Truth, Update
 from fl_app.wire import CodecError, apply_change, decode
 from fl_app.wire.messages import (
@@ -27,7 +28,6 @@ from fl_app.wire.messages import (
     Order,
     add_audit_order,
     read_order,
-    take_audit,
     unpack_order,
     unpack_reply,
 )
@@ -85,13 +85,13 @@ class Participant(Auditor):
         elif sent.metadata.message_type == TRAIN:
             order = read_order(sent)
             try:
-                truth, _ = take_audit(reply.content)
+                truth, _ = self._revealed(unpack_order(sent).audit, reply)
                 if truth is not None:
                     self._truths[order.client] = truth
                 if order.client == self._by:
                     self._keep(order, sent, reply)
             except (MessageError, CodecError) as error:
-                logger.warning("round %d: client %d: %s", order.round, order.client, error)
+                logger.warning("round %d: client %d: %s", order.round, order.client, foreign(error))
         return reply
 
     def _follow(self, message: Message) -> None:

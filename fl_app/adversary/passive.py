@@ -15,6 +15,8 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
+from fl_app.adversary.evidence_checks import check_like, check_truth, check_work
+from fl_app.console.words import foreign
 from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
@@ -30,6 +32,7 @@ from fl_app.wire.messages import (
     MessageError,
     Order,
     add_audit_order,
+    drop_audit,
     read_order,
     take_audit,
     unpack_identity,
@@ -114,7 +117,9 @@ class Auditor:
         batch_size: int | None = None,
         contrast: bool = True,
         masked: bool = False,
+        public: Public,
     ) -> None:
+        self._public = public
         self._rounds = rounds
         self._clients = clients
         self._model = model
@@ -207,10 +212,12 @@ class Auditor:
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
             named = parcel.locations if parcel.plan is None else b""
             locations = decode_masks(named, weights) if named else None
-            truth, raw = take_audit(reply.content)
+            truth, raw = self._revealed(parcel.audit, reply)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
                 return
+            if truth is not None or self.attacks(order):
+                check_work(seen.answer, truth, self._public)
             if truth is not None and self._masked:
                 self._own_samples[_key(order)] = (order, seen.answer, truth)
             if not self.attacks(order):
@@ -225,15 +232,26 @@ class Auditor:
                 locations=locations,
                 broadcaster=_key(order) in self._broadcasters,
                 truth=truth,
-                raw=_in_order(raw, weights),
+                raw=None if raw is None else check_like("the raw update", raw, weights),
                 asked=self._ask.batch_size if self._allowed.get(order.client, False) else 0,
                 masked=self._masked,
                 audited=None if truth is None else len(truth.labels),
             )
         except (MessageError, CodecError) as error:
-            logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
+            reason = foreign(error)
+            logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, reason)
             return
         self.sightings.append(sighting)
+
+    def _revealed(self, asked: AuditOrder | None, reply: Message) -> tuple[Truth | None, Update | None]:
+        """Take out of a reply what an audit asked for, checked; what was not asked for is dropped unread."""
+        if asked is None:
+            drop_audit(reply.content)
+            return None, None
+        truth, raw = take_audit(reply.content)
+        if truth is not None:
+            check_truth(truth, self._public, asked.batch_size or None)
+        return truth if asked.truth else None, raw if asked.raw else None
 
 
 def manipulated_model(order: Order) -> ModelSpec | None:
@@ -318,19 +336,6 @@ def together(truths: Sequence[Truth]) -> Truth:
     if inputs is None or labels is None:
         raise ValueError("audit: a truth must have inputs and labels")
     return Truth(inputs, labels, joined("trained"))
-
-
-def _in_order(raw: Update | None, weights: Update) -> Update | None:
-    """Return the raw update with the model's names in the model's order (safetensors sorts)."""
-    if raw is None:
-        return None
-    if raw.keys() != weights.keys():
-        raise MessageError(f"the raw update must have the names {sorted(weights)}, got {sorted(raw)}")
-    for name, tensor in weights.items():
-        if raw[name].shape != tensor.shape:
-            expected, came = (tuple(t.shape) for t in (tensor, raw[name]))
-            raise MessageError(f"the raw update must have {name} of shape {expected}, got {came}")
-    return {name: raw[name] for name in weights}
 
 
 def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,6 +22,7 @@ from fl_app.client.client import ClientParts
 from fl_app.client.inspection import Inspection
 from fl_app.client.secure import SecureSettings
 from fl_app.config.compose import ConfigError, compose
+from fl_app.config.fitting import check_fit, check_samples
 from fl_app.config.trust import NOBODY, Trust, compose_sent
 from fl_app.data import (
     Dataset,
@@ -45,6 +48,12 @@ from fl_app.types import Manipulated
 
 ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
 """Attacks that take no sample for an image, by what they take it for."""
+_NO_ATTACK = "attack: choose one; attack=none attacks nothing"
+
+
+_JOB = ("model", "training", "defense", "data", "batch_size", "share", "balance", "bn", "dtype", "seed")
+"""Settings that decide what a client's training order comes to."""
+_PLACES = ("root", "download")
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         dtype=getattr(torch, cfg.dtype),
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
+        settings=_hash_job_settings(cfg),
         privacy=_build(cfg, "dp"),
         secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
@@ -116,7 +126,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
-        _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
+        _check_tokens(cfg, defense, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
     spec = _spec(cfg, dataset, defense)
     if not trust.whole:
         _check_size(spec)
@@ -178,13 +188,25 @@ def attack_parts(
     _prepare_process(cfg)
     attacker = _attacker(cfg, vocabulary=vocabulary)
     if attacker is None:
-        raise ConfigError("attack: choose one; attack=none attacks nothing")
+        raise ConfigError(_NO_ATTACK)
     try:
         # a run's folder may come from elsewhere: of other models only the one that is asked for is built
         model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
+
+
+def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Build an attack on an update that no run has seen, and return it with the defense's config.
+
+    ``adaptive``: in the form that knows the defense, where the attack has one.
+    """
+    cfg = compose(overrides)
+    _prepare_process(cfg)
+    if cfg.attack.method is None:
+        raise ConfigError(_NO_ATTACK)
+    return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
 
 
 def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
@@ -284,11 +306,18 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def baseline_of(cfg: DictConfig) -> str:
+    """Return the choice of ``defense`` that the configured one is compared with."""
+    return _defense(cfg).baseline
+
+
 def _defense(cfg: DictConfig) -> Defense:
     try:
-        return protect(defense=_build(cfg, "defense"))
+        defense = protect(defense=_build(cfg, "defense"))
     except TypeError as error:
         raise ConfigError(f"defense: {error}") from error
+    check_fit(cfg, defense)
+    return defense
 
 
 def _vector_parts(
@@ -314,8 +343,18 @@ def _vector_parts(
     return {
         "privacy": privacy,
         "aggregation": aggregation,
+        "settings": _hash_job_settings(cfg),
         "public": PublicRound(_build(cfg, "training"), model, data, lr),
     }
+
+
+def _hash_job_settings(cfg: DictConfig) -> str:
+    """Hash the settings by which a client trains; where a node's own data lie is left out."""
+    whole = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    settings = {key: whole[key] for key in _JOB}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
+    settings["mode"] = whole["client"]["mode"]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
@@ -381,13 +420,12 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     return rest, public
 
 
-def _check_tokens(cfg: DictConfig, what: str) -> None:
+def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
     if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
         choices = ", ".join(ON_TOKENS[what])
         raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
-    if cfg.choices.defense in ("ats", "soteria"):
-        raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
+    check_samples(cfg, defense, what)
     if cfg.client.inspect != "off":
         raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")
 

@@ -73,6 +73,11 @@ def track(description: str, total: int) -> Iterator[Advance]:
             display.remove_task(task)
 
 
+def follow_search(advance: Advance) -> Callable[[int, int, float], None]:
+    """Return a listener to the steps of an attack that moves a bar of 100 steps."""
+    return lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}")
+
+
 def relay_to(send: Callable[[Report], None]) -> None:
     """Let this process report its tasks instead of showing them."""
     global _relay

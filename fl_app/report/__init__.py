@@ -8,6 +8,7 @@ from fl_app.report.data.frontier import LEAKAGES
 from fl_app.report.data.runs import BASELINE, find_runs, load_run
 from fl_app.report.pages.comparison_page import compare_runs
 from fl_app.report.pages.frontier_section import write_frontier
+from fl_app.report.pages.notebook import notebook_view
 from fl_app.report.pages.run_page import write_report
 from fl_app.report.pages.summary import summary_lines
 
@@ -21,6 +22,7 @@ __all__ = [
     "comparison_table",
     "find_runs",
     "load_run",
+    "notebook_view",
     "plot_partition",
     "save_images",
     "save_layers",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import nn
 
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import Public, Sighting, observe
-from fl_app.console.progress import track
+from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
 from fl_app.running.result import Results
@@ -22,6 +22,8 @@ from fl_app.types import Observation, Truth, Update
 
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
+_GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
+"""What ends an attack on one update, which a client made, and nothing else: torch says RuntimeError of all."""
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
@@ -148,35 +150,31 @@ def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path)
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
-    """Return a result, or the ValueError that says why there is none, for each observation."""
+    """Return a result, or the error that says why there is none, for each observation."""
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:
         title += f" on {cases[0].whose}, {cases[0].title}"
     elif hasattr(attack, "many"):
-        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(ValueError):
+        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(*_GIVES_UP):
             # one that cannot be attacked would stop all: then each is attacked by itself
-            return list(attack.many(observations, on_step=_listener(advance)))
+            return list(attack.many(observations, on_step=follow_search(advance)))
     results: list[Any] = []
     for number, observation in enumerate(observations, 1):
         with track(
             title if len(cases) == 1 else f"{title} on update {number} of {len(cases)}", 100
         ) as advance:
             try:
-                results.append(attack(observation, on_step=_listener(advance)))
-            except ValueError as error:
+                results.append(attack(observation, on_step=follow_search(advance)))
+            except _GIVES_UP as error:
                 results.append(error)
     return results
-
-
-def _listener(advance: Callable[[int, str], None]) -> Callable[[int, int, float], None]:
-    return lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}")
 
 
 def _entry(
     case: _Case, observation: Observation, result: Any, attacker: Attacker, folder: Path
 ) -> dict[str, Any]:
-    failed = isinstance(result, ValueError)
+    failed = isinstance(result, Exception)
     labels_from = "granted" if observation.labels is not None else "inferred"
     entry = {
         "attack": attacker.name,

@@ -89,6 +89,7 @@ def watch(parts: ServerParts) -> Auditor:
         "batch_size": config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
         "masked": strategy.masked,
+        "public": parts.public,
     }
     if config["attack"].get("viewpoint") == "participant":
         by, clients = config["attack"]["by"], config["clients"]

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fl_app.privacy import ClientAccount, ClientLevel
-from fl_app.secagg import ProtocolError, RoundFailed
+from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
@@ -59,6 +59,7 @@ class FLStd(FedAvg):
         privacy: ClientLevel | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
+        settings: str = "",
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -70,6 +71,7 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.cohort_charges = None if privacy is None else CohortCharges(privacy)
@@ -282,7 +284,7 @@ class FLStd(FedAvg):
                 list(self.exchange.sampled),
                 round=server_round,
                 restarts=self._attempt,
-                model=bytes.fromhex(hash_tensors(self.weights.values())),
+                job=self._job(server_round).digest,
                 size=self.sketch.size,
                 noise=None if charges is None else noise,
             )
@@ -295,6 +297,19 @@ class FLStd(FedAvg):
         self.exchange.sampled = {
             c: node for c, node in self.exchange.sampled.items() if c in self._deliveries
         }
+
+    def _job(self, server_round: int) -> Job:
+        """Return what all clients of a round must have been told alike."""
+        return Job(
+            model=self._model.hash,
+            weights=hash_tensors(self.weights.values()),
+            lr=self.lr(server_round),
+            start=self.start_hash,
+            coordinates=self.coordinates_hash,
+            seed=round_seed(self._seed, server_round),
+            clip=self.clip,
+            settings=self._settings,
+        )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
         """Say whose messages were refused; whose vector came before that is counted all the same."""

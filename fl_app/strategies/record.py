@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fl_app.console.words import foreign
+
 
 @dataclass
 class Failure:
@@ -11,6 +13,10 @@ class Failure:
 
     client: int
     reason: str
+
+    def __post_init__(self) -> None:
+        """Keep of the reason, which may be the client's own words, what is printable and short."""
+        self.reason = foreign(self.reason)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-MODES = ("sync", "local", "frozen")
-"""sync: clients send theirs, the server averages; local: each keeps its own; frozen: never moved."""
-
 
 def set_mode(model: nn.Module, *, training: bool, bn: str) -> None:
     """Put ``model`` into train or eval mode; frozen statistics are used, not moved."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fl_app.console.words import foreign
 from fl_app.flower.internals import serialised_size
 from fl_app.privacy import Release
 from fl_app.types import Truth
@@ -36,6 +38,9 @@ _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
 _BLOB = "blob"
+MOST_METRICS = 16
+_NAMES_SHOWN = 20
+_WORD = 1 << 63
 
 Header = TypeVar(
     "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
@@ -371,6 +376,11 @@ def leave_out(message: Message) -> None:
         message.content.pop(name, None)
 
 
+def drop_audit(content: RecordDict) -> None:
+    """Take an audit record that nobody asked for out of a reply's content, unread."""
+    content.pop(_AUDIT, None)
+
+
 def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:
     """Take the audit record out of a reply's content and return the truth and the raw update."""
     if _AUDIT not in content:
@@ -384,7 +394,7 @@ def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | N
             Truth(**load(truth)) if isinstance(truth, bytes) else None,
             load(raw) if isinstance(raw, bytes) else None,
         )
-    except (SafetensorError, TypeError) as error:
+    except (SafetensorError, TypeError, ValueError, KeyError) as error:
         raise MessageError(f"message: the audit record cannot be read: {error}") from error
 
 
@@ -410,7 +420,14 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     return total
 
 
+def _is_word(value: object) -> bool:
+    """Say whether a value is a whole number of 64 bits, which is all that travels between machines."""
+    return isinstance(value, int) and -_WORD <= value < _WORD
+
+
 def _numbers(metrics: MetricRecord) -> dict[str, float]:
+    if len(metrics) > MOST_METRICS:
+        raise MessageError(f"message: a reply may have {MOST_METRICS} metrics, got {len(metrics)}")
     try:
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
     except OverflowError as error:
@@ -426,15 +443,15 @@ def _pack(
 def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
-        raise MessageError(f"message: expected a config record {name!r}, got {sorted(content)}")
+        raise MessageError(f"message: expected a config record {name!r}, got {_names(content)}")
     expected = _TYPES[kind]
     if record.keys() != expected.keys():
-        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {sorted(record)}")
+        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {_names(record)}")
     for key, type_name in expected.items():
         if type(record[key]).__name__ != type_name:
-            raise MessageError(
-                f"message: {name}.{key} must be {type_name}, got {type(record[key]).__name__} {record[key]!r}"
-            )
+            raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(record[key])}")
+        if type_name == "int" and not _is_word(record[key]):
+            raise MessageError(f"message: {name}.{key} must be a whole number of 64 bits")
     try:
         return kind(**dict(record.items()))  # type: ignore[arg-type]
     except ValueError as error:
@@ -447,5 +464,18 @@ def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes
         return default
     blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
     if not isinstance(blob, bytes):
-        raise MessageError(f"message: expected bytes in record {name!r}, got {sorted(content)}")
+        raise MessageError(f"message: expected bytes in record {name!r}, got {_names(content)}")
     return blob
+
+
+def _names(records: Iterable[str]) -> list[str]:
+    """Return a few of the names that somebody else chose."""
+    return [foreign(name) for name in islice(records, _NAMES_SHOWN)]
+
+
+def _shown(value: object) -> str:
+    """Return a value's type, and as much of the value as fits: it may be endless."""
+    kind = type(value).__name__
+    if isinstance(value, str):
+        return f"{kind} {foreign(value)[:40]!r}"
+    return f"{kind} {value}" if isinstance(value, float) or _is_word(value) else kind

@@ -118,6 +118,7 @@ def sightings_of(overrides: str):
         clients=[0],
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=1,
     )
     grid = InlineGrid(app, 2, run_config={"overrides": text}, node_config={"allow-audit": True})

@@ -40,6 +40,7 @@ MODULES = (
     *(
         "attacks.metrics.lpips_sdist",
         "fl_app.storage.tree_file",
+        "fl_app.storage.tensor_files",
         "fl_app.client.records",
         "fl_app.running.checkpoint",
     ),

@@ -16,7 +16,7 @@ from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
 from fl_app.experiments.studies.study_file import VARIANT
-from fl_app.experiments.studies.table import markdown_rows
+from fl_app.report.markdown import markdown_rows
 
 WORDS = "In words: "
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)

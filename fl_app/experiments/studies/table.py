@@ -19,6 +19,7 @@ from fl_app.experiments.studies.claims import taken
 from fl_app.experiments.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.experiments.studies.study_file import SENTENCES, Entry, Study, TableRow
 from fl_app.report.data.formats import DASH, format_bytes, format_number, format_percent
+from fl_app.report.markdown import markdown_rows
 
 _LONG = 1e5
 _NAMED = 6
@@ -124,11 +125,6 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
     text = markdown_rows(rows)
     remarks = "\n".join(f"- {remark}" for remark in table_remarks(study, lines))
     return f"{text}\n\n{remarks}\n" if remarks else f"{text}\n"
-
-
-def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
-    """Write the lines of a Markdown table; a bar in a cell stays in it."""
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def table_csv(study: Study, lines: Sequence[Line]) -> str:

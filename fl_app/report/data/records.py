@@ -247,8 +247,8 @@ class Run:
         if (limit := self.amount("dp", "epsilon")) is not None:
             return limit
         # a set noise multiplier goes before it there
-        of_records = self.choice("defense") == "dp_sgd" and self.amount("defense", "noise_multiplier") is None
-        return self.amount("defense", "epsilon") if of_records else None
+        noise = self.amount("defense", "noise_multiplier")
+        return self.amount("defense", "epsilon") if noise is None else None
 
     @property
     def two_classes(self) -> bool:

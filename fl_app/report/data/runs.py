@@ -6,8 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
+from fl_app.console.words import printable
 from fl_app.report.data.records import Run, parse_run
+from fl_app.storage.plain_folder import refuse_links
 
 RESULT = "result.json"
 BASELINE = "baseline"
@@ -53,10 +56,20 @@ def _natural(result: Path) -> list[tuple[int, str]]:
 
 
 def _read(path: Path) -> Mapping[str, object]:
+    """Return a result, which a stranger may have written: its texts are printable."""
+    refuse_links(path.parent)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # bad JSON and bad UTF-8 alike
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(raw).__name__}")
-    return raw
+    return cast(Mapping[str, object], _spelled(raw))
+
+
+def _spelled(value: object) -> object:
+    if isinstance(value, str):
+        return printable(value, lines=True)
+    if isinstance(value, dict):
+        return {printable(key): _spelled(item) for key, item in value.items()}
+    return [_spelled(item) for item in value] if isinstance(value, list) else value

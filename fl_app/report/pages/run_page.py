@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+from fl_app.console.words import printable
 from fl_app.report.charts.plots import Curve, plot_accuracy, plot_bytes, plot_residual
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import (
@@ -229,7 +230,7 @@ def _notes_section(run: Run) -> list[Child]:
 def _detail_section(run: Run) -> list[Child]:
     resolved = run.folder / "config.yaml"
     config = (
-        resolved.read_text(encoding="utf-8", errors="replace")
+        printable(resolved.read_text(encoding="utf-8", errors="replace"), lines=True)
         if resolved.is_file()
         else json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
     )

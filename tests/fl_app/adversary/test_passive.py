@@ -39,6 +39,7 @@ def audited(overrides: str = "", *, allow: bool = True, rounds=(2,), clients=(3,
         clients=clients,
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         **settings,
     )
     strategy.start(

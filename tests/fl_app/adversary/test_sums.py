@@ -24,6 +24,7 @@ def audited(overrides: str, *, allow: bool = True, rounds=(2,), clients=(3,), ma
         clients=clients,
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=2,
         masked=masked,
     )

@@ -63,6 +63,7 @@ def audited(overrides: str) -> tuple[ServerParts, list[Sighting]]:
         clients="all",
         model=lambda: (parts.strategy.weights, {}),
         read=parts.strategy.see,
+        public=parts.public,
         batch_size=3,
         contrast=True,
     )

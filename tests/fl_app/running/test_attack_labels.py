@@ -32,6 +32,7 @@ def seen(overrides: str) -> tuple[Observation, Truth]:
         clients=(0,),
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=SAMPLES,
     )
     strategy.start(

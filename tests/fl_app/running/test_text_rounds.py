@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fl_app.cli.attack import attack_again
+from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import ConfigError

@@ -336,6 +336,7 @@ def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belong
         clients="all",
         model=lambda: (parts.strategy.weights, parts.strategy.buffers),
         read=parts.strategy.see,
+        public=parts.public,
         batch_size=1,
     )
     config = {"overrides": text}

@@ -121,7 +121,7 @@ def test_the_last_known_accuracy_counts_when_the_last_round_was_not_evaluated(ma
 
 
 @pytest.mark.parametrize(
-    "path", ["../outside.png", "/etc/hostname", "attacks/../../outside.png", "", "a\0b", 3, None]
+    "path", ["../outside.png", "/etc/hostname", "attacks/../../outside.png", "", 3, None]
 )
 def test_pictures_outside_the_run_folder_are_not_taken(make_run, path):
     folder = make_run(change=lambda result: result["attacks"][0].update(images=path))

@@ -6,26 +6,41 @@ import argparse
 from pathlib import Path
 
 from fl_app.adversary.sightings import load_sightings
+from fl_app.cli.announcement import announce
+from fl_app.cli.before_hydra import check_overrides
+from fl_app.cli.own_code import add_option, import_from_here, search_in
 from fl_app.config.build import attack_parts
-from fl_app.config.compose import join_overrides, key_of
+from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
 from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
+from fl_app.storage.plain_folder import refuse_links
 
-COMMAND = "fl-app-attack"
 _KEYS = ("attack", "device", "threads", "dtype", "model")
 _SAME = ("attack", "adaptive", "update", "round", "client", "labels_from")
 """A new entry takes the place of one that agrees in these."""
 
 
+def main(arguments: list[str] | None = None) -> None:
+    """Attack the run that the arguments name."""
+    args = _parser().parse_args(arguments)
+    overrides = [*search_in(args.config_dir), *args.overrides]
+    import_from_here()
+    check_overrides(overrides)
+    attack_again(args.run, overrides)
+    announce(args.run)
+
+
 def attack_again(folder: Path, overrides: list[str]) -> Path:
     """Attack what ``folder`` keeps of its run, add the results to it, and return the report's path."""
-    strange = [override for override in overrides if key_of(override).split(".")[0] not in _KEYS]
+    keys = {override: key_of(override) for override in overrides}
+    strange = [o for o, key in keys.items() if key.split(".")[0] not in _KEYS and key != SEARCH_PATH]
     if strange:
         raise ValueError(
             f"{strange[0]}: a finished run can be attacked in another way, but not trained in another; "
             f"expected overrides of {', '.join(_KEYS)}"
         )
+    refuse_links(folder)
     sightings, spec, public = load_sightings(folder)
     attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
     results = Results.reopen(folder)
@@ -43,10 +58,9 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
     return report
 
 
-def arguments() -> argparse.ArgumentParser:
-    """Return the command line."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=COMMAND, description="Attack a finished run again, without training."
+        prog="fl-app-attack", description="Attack a finished run again, without training."
     )
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument(
@@ -55,4 +69,5 @@ def arguments() -> argparse.ArgumentParser:
         metavar="key=value",
         help="attack=…, attack.steps=… and so on; default: attack=ig",
     )
+    add_option(parser)
     return parser
