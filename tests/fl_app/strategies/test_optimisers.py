@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from fl_app.config.build import server_parts
 from fl_app.config.compose import ConfigError
-from fl_app.strategies import Moment, adagrad, adam, sgd, yogi
+from fl_app.models import ModelSpec
+from fl_app.strategies import ADGP, Moment, adagrad, adam, sgd, yogi
+from fl_app.training import constant
 from fl_app.types import Update
 
 OPTIMISERS = {
@@ -62,10 +64,14 @@ def test_sgd_is_torchs(lr, momentum, decay):
         "strategy.momentum=0.5",
         "strategy.weight_decay=0.1",
         "strategy=fed_avg strategy.server_lr=0.5",
-        "defense=adgp",
     ],
 )
 def test_an_optimiser_goes_with_no_settings_of_another(beside):
     target = "+strategy.optimiser._target_=fl_app.strategies.adam"
     with pytest.raises(ConfigError, match="optimiser"):
         server_parts(f"defense=none attack=none model=mlp model.hidden=[8] {target} {beside}")
+
+
+def test_adgp_takes_no_optimiser_since_the_model_may_move_at_its_positions_alone():
+    with pytest.raises(ValueError, match="optimiser"):
+        ADGP(ModelSpec("m", {}), constant(0.1), clients=2, parameters=[], k=0.1, optimiser=adam())
