@@ -477,9 +477,9 @@ def _kept_files(folder: Path) -> list[Decoder]:
     write_tree(kept, tree)
     state = run / checkpoint.FOLDER / "state"
     saved = checkpoint.Saved(
-        {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, [], 1.0, [], [], [(1, 0)], {0: tree}
+        {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, None, [], 1.0, [], [], [(1, 0)], {0: tree}
     )
-    whole = {"version": 1} | vars(saved)
+    whole = {"version": 2} | vars(saved)
     write_tree(state, whole)
     noted = folder / "noted"
     shutil.copytree(run, noted)

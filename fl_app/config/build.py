@@ -147,6 +147,11 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         seed=cfg.seed,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
+    if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
+        raise ConfigError(
+            "attack.viewpoint: a participant tells the mean from two models only if the server keeps nothing "
+            f"between rounds, got {cfg.strategy._target_}"
+        )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)

@@ -41,7 +41,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """So much of its time it spends on checkpoints at most."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 1
+_VERSION = 2
 _ALLOWED = ("timeout",)
 """What may be another one when a run is resumed, beside what does not count at all."""
 
@@ -77,6 +77,7 @@ _SAVED: Mapping[str, _Holds] = {
     "versions": _is(dict),
     "run_key": _is(str),
     "strategy": _is(dict),
+    "refusal": _is(str, type(None)),
     "rows": _lists(_fits(Round)),
     "seconds": _is(float, int),
     "resumed": _lists(_fits(Resumed)),
@@ -102,6 +103,8 @@ class Saved:
     versions: dict[str, str]
     run_key: str
     strategy: dict[str, Tree]
+    refusal: str | None
+    """Why the run cannot be resumed: its strategy keeps something that no checkpoint holds."""
     rows: list[dict[str, Any]]
     seconds: float
     resumed: list[dict[str, Any]]
@@ -256,6 +259,8 @@ def on_device(tree: Tree, device: torch.device) -> Tree:
     """Return ``tree`` with its tensors on ``device``."""
     if isinstance(tree, dict):
         return {key: on_device(value, device) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(on_device(value, device) for value in tree)
     return tree.to(device) if isinstance(tree, Tensor) else tree
 
 

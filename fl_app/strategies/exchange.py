@@ -13,6 +13,7 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.console.words import foreign
 from fl_app.results import Failure, Round
 from fl_app.strategies.aggregate import first_bad_tensor
 from fl_app.strategies.downlink import Downlink
@@ -132,8 +133,9 @@ class Exchange:
         """Name a client whose update does not count; what came first says why."""
         if client in {failure.client for failure in self.record.failures}:
             return
-        logger.warning("round %d: client %d: %s", self.record.round, client, reason)
-        self.record.failures.append(Failure(client=client, reason=reason))
+        failure = Failure(client=client, reason=foreign(reason))
+        logger.warning("round %d: client %d: %s", self.record.round, client, failure.reason)
+        self.record.failures.append(failure)
         self.downlink.forget(client)
 
     def note(self, text: str) -> None:
@@ -154,7 +156,7 @@ class Exchange:
             client = client_of.get(message.metadata.src_node_id)
             if client is None:
                 # a SuperLink answers itself, with an error, for a node that is gone
-                said = f": {message.error.reason}" if message.has_error() else ""
+                said = f": {foreign(message.error.reason)}" if message.has_error() else ""
                 node = message.metadata.src_node_id
                 self.note(f"a reply of node {node}, which was not asked, is ignored{said}")
                 continue

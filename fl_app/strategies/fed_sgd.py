@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
 from fl_app.results import Round
+from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
 from fl_app.strategies.begun import Begun
@@ -289,7 +291,8 @@ class FedSGD(Strategy):
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
-        cohort = self.draw(list(present), server_round)
+        with self._seeded("draw", server_round):
+            cohort = self.draw(list(present), server_round)
         self.records.append(Round.begin(server_round))
         self.exchange.begin(self.records[-1], grid, {client: present[client] for client in cohort})
         if not present:
@@ -299,7 +302,8 @@ class FedSGD(Strategy):
                 f"this round was begun before and cut short: this is attempt {self._attempt + 1}"
             )
         self._announce()
-        self.prepare(server_round, grid)
+        with self._seeded("prepare", server_round):
+            self.prepare(server_round, grid)
         bases = {client: self.downlink.base_for(client) for client in self.exchange.sampled}
         return self.exchange.messages(TRAIN, bases, self._pack(TRAIN))
 
@@ -327,7 +331,8 @@ class FedSGD(Strategy):
             )
             return hold(self.weights | self.buffers), None
 
-        self.weights = self.step(self.average(total), server_round)
+        with self._seeded("step", server_round):
+            self.weights = self.step(self.average(total), server_round)
         if self._exchange_buffers and self.buffers:
             self.buffers = cast_like(buffers.over(buffers.weight), self.buffers)
         for client in clients:
@@ -372,6 +377,11 @@ class FedSGD(Strategy):
         tensors = release(arrays)
         self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
         self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
+
+    def _seeded(self, purpose: str, server_round: int) -> AbstractContextManager[None]:
+        """Make torch's own generator that of the seed and the round: what it draws needs no history."""
+        device = next(iter(self.weights.values())).device
+        return seeded(seed_for(self._seed, server_round, SERVER, purpose), device)
 
     def _announce(self, *, unmasking: bool = False) -> None:
         if self.on_begin is not None:
