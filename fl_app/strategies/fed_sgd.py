@@ -257,8 +257,8 @@ class FedSGD(Strategy):
         return total, buffers, clients
 
     def settle(self, clients: list[int]) -> bool:
-        """Account for the sum over ``clients``, and say whether it may be used."""
-        return True
+        """Account for the sum over ``clients``, and say whether it may be used: not if it is of nobody."""
+        return bool(clients)
 
     def average(self, total: RunningSum) -> Update:
         """Return the mean."""
@@ -325,10 +325,8 @@ class FedSGD(Strategy):
         record.failures.sort(key=lambda failure: failure.client or 0)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
-        if not self.settle(clients) or not clients:
-            self.exchange.note(
-                "no usable update: the model is unchanged" if not clients else "the model is unchanged"
-            )
+        if not self.settle(clients):
+            self.exchange.note("no usable update: the model is unchanged")
             return hold(self.weights | self.buffers), None
 
         with self._seeded("step", server_round):

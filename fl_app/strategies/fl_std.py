@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientAccount, ClientLevel
+from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -90,6 +90,8 @@ class FLStd(FedAvg):
         self._cohort = 0
         """How many share the noise."""
         self._deliveries: dict[int, bytes] = {}
+        self._grid: NoiseGrid | None = None
+        """Of the noise of a secure round."""
 
     @property
     def account(self) -> ClientAccount | None:
@@ -156,25 +158,29 @@ class FLStd(FedAvg):
         else:
             drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
         charges = self.cohort_charges
-        if charges is not None and not charges.allows(len(drawn)):
+        if charges is not None and not charges.allows():
             raise BudgetSpent(
                 f"stopped before round {server_round}: it would bring epsilon to "
-                f"{charges.after(len(drawn)):.4g}, the budget is {charges.account.limit:g}"
+                f"{charges.after():.4g}, the budget is {charges.account.limit:g}"
             )
         return drawn
 
     def prepare(self, server_round: int, grid: Grid) -> None:
-        """Leave the round out if too few were drawn; that is charged, since it can be seen."""
+        """Leave a secure round out if too few were drawn; that is charged, since it can be seen."""
         self.sketch = self.sketch_of(server_round)
         self._drawn = list(self.exchange.sampled)
-        if self.privacy is not None and len(self._drawn) < self.privacy.min_clients:
+        if self._leaves_out(len(self._drawn)):
             self.exchange.note(
-                f"{len(self._drawn)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
+                f"{len(self._drawn)} clients were drawn, too few for secure aggregation: left out"
             )
             self.exchange.sampled, self._drawn = {}, []
         self._cohort = len(self._drawn)
         if self.aggregation is not None and self.exchange.sampled:
             self._agree(self.aggregation, server_round)
+
+    def _leaves_out(self, drawn: int) -> bool:
+        privacy = self.privacy
+        return privacy is not None and privacy.thresholds and drawn < privacy.min_clients
 
     def deliver(self, client: int) -> bytes:
         """Return what secure aggregation has for ``client``."""
@@ -220,7 +226,9 @@ class FLStd(FedAvg):
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Return the sum of the vectors, and whose they are."""
         if self.aggregation is None:
-            return super().gather(good)
+            total, buffers, clients = super().gather(good)
+            self._complete_noise(total, len(clients))
+            return total, buffers, clients
         total = RunningSum()
         if not self.exchange.sampled:
             return total, RunningSum(), []
@@ -235,7 +243,8 @@ class FLStd(FedAvg):
             return total, RunningSum(), []
         clients = list(summed.survivors)
         self._name_refused(self.aggregation, counted=clients)
-        values = torch.from_numpy(summed.values()).to(next(iter(self.weights.values())))
+        summed_values = torch.from_numpy(summed.values()) + self._missing_noise(len(clients))
+        values = summed_values.to(next(iter(self.weights.values())))
         if self.on_sum is not None:
             mean = values / len(clients)
             self.on_sum(self.records[-1].round, lambda: self.sketch.restore(mean, self.weights), clients)
@@ -247,17 +256,36 @@ class FLStd(FedAvg):
         return 1.0
 
     def settle(self, clients: list[int]) -> bool:
-        """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
+        """Charge the round; a released sum has its whole noise, so that it may be one of nobody."""
         if self.cohort_charges is None:
-            return True
-        usable = self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
-        if not usable:
-            self.exchange.note(
-                f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"
-            )
+            return super().settle(clients)
+        self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
         record, account = self.records[-1], self.cohort_charges.account
         record.epsilon, record.epsilon_server = account.epsilon, account.epsilon_server
-        return usable
+        return self.aggregation is None or super().settle(clients)
+
+    def _complete_noise(self, total: RunningSum, counted: int) -> None:
+        """Add the noise of those whose vector is not in a sum, which may be the sum of nobody."""
+        privacy, charges = self.privacy, self.cohort_charges
+        if privacy is None or charges is None or counted == self._cohort > 0:
+            return
+        deviation = self.clip * charges.shares(self._cohort).missing(counted)
+        noise = privacy.missing(self.sketch.size, deviation=deviation, generator=self._noise_generator())
+        like = next(iter(self.weights.values()))
+        if counted:
+            total.value[VALUES] += noise.to(total.value[VALUES])
+        else:
+            total.value = {VALUES: noise.to("cpu", like.dtype)}
+
+    def _missing_noise(self, counted: int) -> Tensor | float:
+        """Return the noise of the participants of a secure round whose vector is not in the sum."""
+        if self.privacy is None or self._grid is None or counted == self._cohort:
+            return 0.0
+        missing = self.privacy.missing_whole(self._cohort - counted, self._grid, self._noise_generator())
+        return torch.from_numpy(missing) * self._grid.step
+
+    def _noise_generator(self) -> torch.Generator:
+        return generator_for(self._seed, self.records[-1].round, SERVER, f"noise/{self._attempt}")
 
     def average(self, total: RunningSum) -> Update:
         """Return the sum over the number of clients; over the expected number if they were drawn by coins."""
@@ -274,14 +302,12 @@ class FLStd(FedAvg):
 
         charges = self.cohort_charges
 
-        def noise(cohort: int) -> tuple[float, float]:
+        def fit(cohort: int) -> tuple[float, float]:
             if charges is None:
                 raise RuntimeError(f"{type(self).__name__}: there is no noise to share")
-            if not charges.allows(cohort):  # too few of those who were drawn are left
-                raise RoundFailed(
-                    f"secure aggregation: the noise of {cohort} clients is too little for the budget"
-                )
-            return self.clip, self.clip * charges.shares(cohort).local
+            local = charges.shares(cohort).local
+            self._grid = NoiseGrid.fit(clip=self.clip, multiplier=local, size=self.sketch.size)
+            return self._grid.bound(cohort), self._grid.step
 
         try:
             self._deliveries = aggregation.begin(
@@ -291,7 +317,7 @@ class FLStd(FedAvg):
                 restarts=self._attempt,
                 job=self._job(server_round).digest,
                 size=self.sketch.size,
-                noise=None if charges is None else noise,
+                grid=None if charges is None else fit,
             )
         except RoundFailed as error:
             self.exchange.note(str(error))

@@ -29,11 +29,8 @@ logger = logging.getLogger(__name__)
 
 Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
 """Sends each client its message of a kind, and returns the answers that came."""
-
-NOISE_STEPS = 2**12
-"""How many fixed-point steps one client's noise deviation has at least."""
-_NOISE_REACH = 9.0
-"""Deviations of noise that fit into the range: the operating system's noise never exceeds 8.6."""
+Range = Callable[[int], tuple[float, float]]
+"""Gives the range that one client of a cohort of a size needs, and the step."""
 
 
 class SecureAggregation:
@@ -85,13 +82,13 @@ class SecureAggregation:
         restarts: int = 0,
         job: bytes,
         size: int,
-        noise: Callable[[int], tuple[float, float]] | None,
+        grid: Range | None,
     ) -> dict[int, bytes]:
         """Agree on keys and shares; return what each client's training order has to deliver.
 
         ``restarts`` says how often the whole round was begun before and cut short: clients take no
-        attempt for new that they have seen. ``noise`` gives the clipping bound and one client's noise
-        deviation for a cohort of a size.
+        attempt for new that they have seen. ``grid`` overrides the fixed-point range
+        and step, by the size of the cohort.
         """
         self._round, self._refused_before = None, {}
         first = restarts * self._attempts
@@ -99,7 +96,7 @@ class SecureAggregation:
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
             try:
-                return self._agree(ask, self._terms(clients, round, attempt, job, size, noise))
+                return self._agree(ask, self._terms(clients, round, attempt, job, size, grid))
             except QuorumError as error:
                 if attempt + 1 == first + self._attempts:
                     raise
@@ -139,14 +136,10 @@ class SecureAggregation:
         attempt: int,
         job: bytes,
         size: int,
-        noise: Callable[[int], tuple[float, float]] | None,
+        grid: Range | None,
     ) -> Terms:
         count = len(clients)
-        if noise is None:
-            bound, step = self._plain.bound, self._plain.step
-        else:
-            clip, deviation = noise(count)
-            bound, step = clip + _NOISE_REACH * deviation, deviation / NOISE_STEPS
+        bound, step = (self._plain.bound, self._plain.step) if grid is None else grid(count)
         return Terms(
             run=self.run,
             round=round,
