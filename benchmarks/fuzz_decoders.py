@@ -320,7 +320,7 @@ def _secure_round(signed: bool, folder: Path) -> tuple[Terms, dict[str, list[byt
         "delivery",
         "masked",
         server.collect_shares(_replies(steps)),
-        lambda c, m: mask(steps[c].state, m, np.arange(5) / 4, model=bytes(32)),
+        lambda c, m: mask(steps[c].state, m, np.arange(5) / 4, job=bytes(32)),
     )
     down = server.collect_masked(_replies(steps))
     if signed:
