@@ -65,7 +65,9 @@ def check_truth(truth: Truth, task: Task, most: int | None = None) -> None:
     inputs, labels = truth.inputs, truth.labels
     count = len(labels) if labels.ndim else 0
     if labels.ndim not in (1, 2) or labels.is_floating_point() or labels.is_complex() or not labels.numel():
-        raise MessageError(f"labels must be whole numbers (N,) or (N, L), got {labels.dtype} {_shape(labels)}")
+        raise MessageError(
+            f"labels must be whole numbers (N,) or (N, L), got {labels.dtype} {_shape(labels)}"
+        )
     if bool((labels < IGNORED).any()) or bool((labels >= task.num_classes).any()):
         raise MessageError(f"labels must be below {task.num_classes}")
     if most is not None and count > most:

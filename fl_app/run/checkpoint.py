@@ -28,6 +28,7 @@ from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
+from fl_app.storage.plain_folder import refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
 from fl_app.strategies.record import Begun
 
@@ -201,6 +202,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
     """
     path = folder / FOLDER / _STATE
     try:
+        refuse_links(folder)
         tree = read_tree(path)
         version = tree.pop("version")
         if version != _VERSION:

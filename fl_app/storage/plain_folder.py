@@ -19,4 +19,6 @@ def refuse_links(folder: Path) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False):
-                    raise StrangeEntry(f"{entry.path}: expected a file or a folder, got a link, pipe or device")
+                    raise StrangeEntry(
+                        f"{entry.path}: expected a file or a folder, got a link, pipe or device"
+                    )

@@ -77,7 +77,9 @@ class Roster:
                 if identity.own_data:
                     self.own_data.add(identity.client)
             except MessageError as error:
-                logger.warning("node %d did not say which client it is and is left out: %s", node, foreign(error))
+                logger.warning(
+                    "node %d did not say which client it is and is left out: %s", node, foreign(error)
+                )
 
 
 def sample(clients: list[int], fraction: float, *, seed: int, round: int) -> list[int]:

@@ -449,9 +449,7 @@ def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
         raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {_names(record)}")
     for key, type_name in expected.items():
         if type(record[key]).__name__ != type_name:
-            raise MessageError(
-                f"message: {name}.{key} must be {type_name}, got {_shown(record[key])}"
-            )
+            raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(record[key])}")
         if type_name == "int" and not _is_word(record[key]):
             raise MessageError(f"message: {name}.{key} must be a whole number of 64 bits")
     try:
