@@ -23,7 +23,7 @@ from fl_app.types import Observation, Truth, Update
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
 _GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
-"""What ends an attack on one update, which a client made, and nothing else: torch says RuntimeError of all."""
+"""Errors that end the attack on one update, and nothing else: whatever torch dislikes is a RuntimeError."""
 _UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
