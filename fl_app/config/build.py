@@ -38,7 +38,7 @@ from fl_app.defenses import Defense, protect
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
-from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
+from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
@@ -137,9 +137,14 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         seed=cfg.seed,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
+    if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
+        raise ConfigError(
+            "attack.viewpoint: a participant tells the mean from two models only if the server keeps nothing "
+            f"between rounds, got {cfg.strategy._target_}"
+        )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    manipulation = partial(_manipulation, cfg, model, dataset, public, isinstance(strategy, FedAvg))
+    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
     dataset, validation = _split(cfg, dataset)
     return ServerParts(
         config=config,

@@ -319,7 +319,7 @@ def _check_participant(config: Mapping[str, Any]) -> None:
             "attack.viewpoint: a participant is followed through strategy=fed_sgd or fed_avg alone, got "
             f"defense={defense}"
         )
-    fraction, momentum = _at(config, "fraction"), _at(config, "strategy.momentum")
+    fraction, momentum = _at(config, "fraction"), _at(config, "strategy").get("momentum", 0.0)
     if fraction != 1 or momentum:
         raise ConfigError(
             "attack.viewpoint: a participant knows the mean only if all take part and the server has no "

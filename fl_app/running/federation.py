@@ -24,11 +24,11 @@ from fl_app.console.progress import track
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
-from fl_app.run.attack import attack_sightings
-from fl_app.run.result import Results, run_folder
-from fl_app.run.resume import LastingRun, read_past
-from fl_app.run.vector_facts import describe_vectors, describe_weights, privacy_notes
-from fl_app.strategies import BudgetSpent, FedSGD, FLStd
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results, run_folder
+from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def watch(parts: ServerParts) -> Auditor:
         "read": strategy.see,
         "batch_size": config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
-        "masked": isinstance(strategy, FLStd) and strategy.aggregation is not None,
+        "masked": strategy.masked,
         "public": parts.public,
     }
     if config["attack"].get("viewpoint") == "participant":
@@ -104,8 +104,7 @@ def _train(
     grid: Grid, parts: ServerParts, results: Results, auditor: Auditor, lasting: LastingRun
 ) -> list[Sighting]:
     config, strategy = parts.config, parts.strategy
-    if isinstance(strategy, FLStd):
-        strategy.on_sum = auditor.remember_sum
+    strategy.on_sum = auditor.remember_sum
     with track("rounds", config["rounds"]) as advance:
         round_end = _RoundEnd(parts, results, advance, lasting)
         try:
