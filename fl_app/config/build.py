@@ -135,6 +135,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         wait=cfg.wait,
         facts=facts_of(dataset).to_json(),
         seed=cfg.seed,
+        release=defense.release,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
     if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
@@ -146,13 +147,15 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
     dataset, validation = _split(cfg, dataset)
+    histogram = label_histogram(
+        dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
+    )
+    strategy.exchange.gate.dealt = dict(enumerate(histogram.sum(1).tolist()))
     return ServerParts(
         config=config,
         dataset=dataset,
         validation=validation,
-        histogram=label_histogram(
-            dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
-        ),
+        histogram=histogram,
         model=model,
         spec=spec,
         strategy=strategy,

@@ -97,7 +97,9 @@ def watch(parts: ServerParts) -> Auditor:
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return Auditor(**audit)
-    return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+    active = ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+    strategy.exchange.gate.withheld = active.withholds
+    return active
 
 
 def _train(
@@ -116,7 +118,7 @@ def _train(
                     or {name: t.clone() for name, t in parts.model.state_dict().items()}
                 ),
                 num_rounds=config["rounds"] - strategy.done,
-                timeout=config["timeout"] or float("inf"),
+                timeout=strategy.exchange.deadline.seconds,
                 evaluate_fn=round_end,
             )
         except BudgetSpent as spent:

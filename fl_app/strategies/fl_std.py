@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fl_app.privacy import ClientAccount, ClientLevel
 from fl_app.secagg import ProtocolError, RoundFailed
@@ -27,11 +29,15 @@ from fl_app.wire.messages import (
     OFFER,
     SHARE,
     VALUES,
-    Answer,
     Plan,
     Reply,
     pack_plan,
 )
+
+
+NOISE_REACH = 9.0
+"""Deviations by which the norm of a client's noise may exceed what is expected: more never happens."""
+ROUNDING = 1.001
 
 
 class BudgetSpent(Exception):
@@ -186,8 +192,20 @@ class FLStd(FedAvg):
         )
 
     def read(self, blob: bytes) -> Update:
-        """Return the vector that a client uploaded."""
-        return self._vector(blob, self.sketch)
+        """Return the vector that a client uploaded; one that it cannot have clipped is a CodecError."""
+        vector = self._vector(blob, self.sketch)
+        values = vector[VALUES].double()
+        noise = 0.0
+        if self.cohort_charges is not None:
+            noise = self.clip * self.cohort_charges.shares(self._cohort).local
+            most = self.clip + noise * (math.sqrt(len(values)) + NOISE_REACH)
+            if not float(values.norm()) <= most * ROUNDING:
+                raise CodecError(f"{VALUES} must have a norm of at most {most:.4g}, got {values.norm():.4g}")
+        self.sketch_check(values, noise)
+        return vector
+
+    def sketch_check(self, values: Tensor, noise: float) -> None:
+        """Refuse, as a CodecError, values that this round's sketch cannot have; ``noise`` is their deviation."""
 
     def _vector(self, blob: bytes, sketch: Sketch) -> Update:
         like = torch.empty(sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
@@ -213,7 +231,9 @@ class FLStd(FedAvg):
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Return the sum of the vectors, and whose they are."""
         if self.aggregation is None:
-            return super().gather(good)
+            total, buffers, clients = super().gather(good)
+            self._complete_noise(total, self._cohort - len(clients))
+            return total, buffers, clients
         total = RunningSum()
         if not self.exchange.sampled:
             return total, RunningSum(), []
@@ -235,15 +255,20 @@ class FLStd(FedAvg):
         total.value, total.weight = {VALUES: values}, float(len(clients))
         return total, RunningSum(), clients
 
-    def weigh(self, answer: Answer) -> float:
-        """Return 1: how many samples a client has is its own affair."""
-        return 1.0
+    @property
+    def weighs_by_samples(self) -> bool:
+        """Whether an update counts by samples: how many a client has is its own affair."""
+        return False
 
     def settle(self, clients: list[int]) -> bool:
         """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
         if self.cohort_charges is None:
             return True
-        usable = self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
+        usable = True
+        if self.aggregation is None or self.aggregation.revealing:  # under its masks nothing was released
+            # without secure aggregation the server has added what was missing
+            noisy = self._cohort if self.aggregation is None and clients else len(clients)
+            usable = self.cohort_charges.charge(self._cohort, self._drawn, noisy)
         if not usable:
             self.exchange.note(
                 f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"
@@ -261,6 +286,19 @@ class FLStd(FedAvg):
         """Return the weights after the mean change."""
         change = self.sketch.restore(mean[VALUES], self.weights)
         return super().step(change, server_round)
+
+    def _complete_noise(self, total: RunningSum, missing: int) -> None:
+        """Add the noise of clients that stayed silent: a sum without it would cost more than was planned."""
+        if self.cohort_charges is None or not total.value or missing <= 0:
+            return
+        values, privacy = total.value[VALUES], self.cohort_charges.privacy
+        noise = privacy.protect(
+            torch.zeros(len(values), dtype=torch.float64, device="cpu"),
+            clip=self.clip,
+            shares=self.cohort_charges.shares(self._cohort),
+            generator=generator_for(self._seed, self.records[-1].round, SERVER, "missing noise"),
+        )
+        values.add_((noise * math.sqrt(missing)).to(values))
 
     def _agree(self, aggregation: SecureAggregation, server_round: int) -> None:
         """Go through the exchanges before training; without enough clients nobody is ordered to train."""

@@ -65,6 +65,8 @@ class SecureAggregation:
         """Tells this run's terms from others'."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
+        self.excluded: set[int] = set()
+        """Clients that spoiled a round beyond doubt: the rest of the run goes on without them."""
 
     @property
     def terms(self) -> Terms:
@@ -75,6 +77,11 @@ class SecureAggregation:
     def refused(self) -> dict[int, str]:
         """Whose messages were refused in this round, in any attempt, and why."""
         return self._refused_before | ({} if self._round is None else self._round.refused)
+
+    @property
+    def revealing(self) -> bool:
+        """Whether anything of the round that has begun may have been unmasked."""
+        return self._round is not None and self._round.unmasking_begun
 
     def begin(
         self,
@@ -94,6 +101,7 @@ class SecureAggregation:
         deviation for a cohort of a size.
         """
         self._round, self._refused_before = None, {}
+        clients = [client for client in clients if client not in self.excluded]
         first = restarts * self._attempts
         for attempt in range(first, first + self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
@@ -113,7 +121,10 @@ class SecureAggregation:
         messages = secure.collect_masked(masked)
         if secure.terms.signed:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
-        return secure.collect_unmasking(ask(UNMASK, messages))
+        try:
+            return secure.collect_unmasking(ask(UNMASK, messages))
+        finally:
+            self.excluded |= secure.proven
 
     def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""

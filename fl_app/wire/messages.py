@@ -38,6 +38,8 @@ _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
 _BLOB = "blob"
+_BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
+_OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
 MOST_METRICS = 16
 _NAMES_SHOWN = 20
 _WORD = 1 << 63
@@ -313,6 +315,20 @@ def read_reply(content: RecordDict) -> Reply:
         metrics=_numbers(metrics) if isinstance(metrics, MetricRecord) else {},
         release=_unpack(content, _RELEASE, Release) if _RELEASE in content else None,
     )
+
+
+def trim_reply(content: RecordDict, *, most: int) -> None:
+    """Drop the records of a reply that nobody asked for, unread; a MessageError if the rest is too large.
+
+    ``most`` is the number of bytes that one blob may have.
+    """
+    for name in [name for name in content if name not in _OF_REPLIES]:
+        del content[name]
+    for name in _BLOBS_OF_REPLIES:
+        record = content.get(name)
+        blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
+        if isinstance(blob, bytes) and len(blob) > most:
+            raise MessageError(f"message: {name} may have {most} bytes, got {len(blob)}")
 
 
 def pack_identity(identity: Identity) -> RecordDict:
