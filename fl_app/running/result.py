@@ -20,6 +20,7 @@ from fl_app.config.hash import hash_config
 from fl_app.strategies.record import RoundRecord
 from fl_app.training import Evaluation
 from fl_app.transforms import residual_bound
+from fl_app.wire.words import foreign
 
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
@@ -101,7 +102,8 @@ class Results:
 
     def finish(self, status: str, error: str | None = None) -> None:
         """Say how the run ended, and write everything."""
-        self.content["status"], self.content["error"] = status, error
+        # it may quote what a client sent
+        self.content["status"], self.content["error"] = status, None if error is None else foreign(error)
         self.save()
 
     def save(self) -> None:
@@ -154,12 +156,17 @@ def read_result(folder: Path) -> dict[str, Any]:
 def _residual_bound(rounds: list[dict[str, Any]]) -> float | None:
     """Return what the square of a residual may reach, by the largest gradient and share so far."""
     known = [
-        row for row in rounds if row.get("gradient_norm") is not None and row["residual_norm"] is not None
+        row
+        for row in rounds
+        if None not in (row.get("gradient_norm"), row["residual_norm"], row["pruned_share"])
     ]
     if not known:
         return None
     share = max(row["pruned_share"] for row in known)
-    return residual_bound(share, max(row["gradient_norm"] for row in known)) if share < 1 else None
+    try:
+        return residual_bound(share, max(row["gradient_norm"] for row in known)) if share < 1 else None
+    except (ArithmeticError, ValueError):  # clients report both
+        return None
 
 
 def _best(evaluated: list[dict[str, Any]]) -> dict[str, Any]:

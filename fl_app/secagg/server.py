@@ -146,8 +146,8 @@ class SecureRound:
         outside = int((np.abs(grid.signed(self._total)) > most).sum())
         if outside:
             raise RoundFailed(
-                f"secure aggregation, {self.terms.name}: {outside} of {self.terms.size} entries of the sum are "
-                f"beyond what {len(self._survivors)} clients may send: one of them lies, and masks hide which"
+                f"secure aggregation, {self.terms.name}: {outside} of {self.terms.size} entries of the sum "
+                f"are beyond what {len(self._survivors)} clients may send: one lies, and masks hide which"
             )
         return SecureSum(self.terms, self._survivors, self._total)
 

@@ -1,7 +1,7 @@
 """The exchange of a round: orders out, replies in, the model once more for clients that lack it.
 
-Every reply passes the `Gate` when it arrives, and every update `open_update` before it is added up: nothing else
-lets in what a client sent. All exchanges of a round share one deadline.
+Every reply passes the `Gate` when it arrives, and every update `open_update` before it is added up: nothing
+else lets in what a client sent. All exchanges of a round share one deadline.
 """
 
 from __future__ import annotations
@@ -164,7 +164,10 @@ class Exchange:
         if message.has_error():
             raise MessageError(message.error.reason)
         trim_reply(message.content, most=self._most_bytes)
-        self.record.uplink_bytes += content_bytes(message.content)
+        try:
+            self.record.uplink_bytes += content_bytes(message.content)
+        except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
+            raise MessageError("message: holds what no machine could send") from error
 
     def _sort(self, replies: Iterable[Message], counts: bool) -> tuple[Arrived, list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""

@@ -34,7 +34,6 @@ from fl_app.wire.messages import (
     pack_plan,
 )
 
-
 NOISE_REACH = 9.0
 """Deviations by which the norm of a client's noise may exceed what is expected: more never happens."""
 ROUNDING = 1.001
@@ -205,7 +204,7 @@ class FLStd(FedAvg):
         return vector
 
     def sketch_check(self, values: Tensor, noise: float) -> None:
-        """Refuse, as a CodecError, values that this round's sketch cannot have; ``noise`` is their deviation."""
+        """Refuse, as a CodecError, values that this sketch cannot have; ``noise`` is their deviation."""
 
     def _vector(self, blob: bytes, sketch: Sketch) -> Update:
         like = torch.empty(sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
@@ -238,6 +237,7 @@ class FLStd(FedAvg):
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
+        self.aggregation.hear({failure.client: failure.reason for failure in self.records[-1].failures})
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -264,11 +264,9 @@ class FLStd(FedAvg):
         """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
         if self.cohort_charges is None:
             return True
-        usable = True
-        if self.aggregation is None or self.aggregation.revealing:  # under its masks nothing was released
-            # without secure aggregation the server has added what was missing
-            noisy = self._cohort if self.aggregation is None and clients else len(clients)
-            usable = self.cohort_charges.charge(self._cohort, self._drawn, noisy)
+        # without secure aggregation the server has added what was missing
+        noisy = self._cohort if self.aggregation is None and clients else len(clients)
+        usable = self.cohort_charges.charge(self._cohort, self._drawn, noisy)
         if not usable:
             self.exchange.note(
                 f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"

@@ -1,7 +1,8 @@
 """The one gate for what clients send: nothing is counted, averaged or adopted that has not passed it.
 
-A reply passes `admit` as it arrives, an update `check_update` when it is decoded, and a new model `check_model` before
-it takes the old one's place. Each refusal is an error of one client's message, or of one round, never of the run.
+A reply passes `admit` as it arrives, an update `check_update` when it is decoded, and a new model
+`check_model` before it takes the old one's place. Each refusal is an error of one client's message, or of one
+round, never of the run.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -36,6 +37,9 @@ _NOISE_REACH = 9.0
 """Deviations of noise that fit into the range: the operating system's noise never exceeds 8.6."""
 
 
+_NAMED_OWNER = re.compile(r"the envelope of client (\d{1,9}) was altered")
+
+
 class SecureAggregation:
     """Gives a strategy whose clients send vectors the sum of them, and no single one.
 
@@ -65,6 +69,7 @@ class SecureAggregation:
         """Tells this run's terms from others'."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
+        self._named: dict[int, set[int]] = {}
         self.excluded: set[int] = set()
         """Clients that spoiled a round beyond doubt: the rest of the run goes on without them."""
 
@@ -77,11 +82,6 @@ class SecureAggregation:
     def refused(self) -> dict[int, str]:
         """Whose messages were refused in this round, in any attempt, and why."""
         return self._refused_before | ({} if self._round is None else self._round.refused)
-
-    @property
-    def revealing(self) -> bool:
-        """Whether anything of the round that has begun may have been unmasked."""
-        return self._round is not None and self._round.unmasking_begun
 
     def begin(
         self,
@@ -125,6 +125,17 @@ class SecureAggregation:
             return secure.collect_unmasking(ask(UNMASK, messages))
         finally:
             self.excluded |= secure.proven
+
+    def hear(self, complaints: Mapping[int, str]) -> None:
+        """Exclude clients that several others name as the owner of an envelope that does not open.
+
+        One complaint proves nothing: who of the two lies cannot be told.
+        """
+        for holder, said in complaints.items():
+            named = _NAMED_OWNER.search(said)
+            if named and int(named[1]) != holder:
+                self._named.setdefault(int(named[1]), set()).add(holder)
+        self.excluded |= {owner for owner, holders in self._named.items() if len(holders) > 1}
 
     def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""
