@@ -1,7 +1,8 @@
 # The one image of docker-compose.yml. Build argument: TORCH_INDEX, an index with another build of torch than the
 # registry's own, which has the GPU libraries and runs without a GPU, too; PyTorch's page on installation names
 # one for processors alone (small), and one for each version of CUDA.
-FROM python:3.11-slim AS dependencies
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
@@ -23,9 +24,10 @@ COPY fl_app/models fl_app/models
 RUN FL_APP_CACHE=/build/cache python -m attacks.metrics.lpips_weights
 
 FROM dependencies
+RUN apt-get update && apt-get install --yes --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 49999 --home-dir /app --create-home app \
     # a volume gets its owner from the folder that it is first mounted on
-    && for folder in state runs data flwr secrets/ca secrets/trust secrets/server secrets/public secrets/node \
+    && for folder in state runs data flwr proxy secrets/ca secrets/trust secrets/server secrets/operator secrets/public secrets/node \
         secrets/node-0 secrets/node-1 secrets/node-2 secrets/node-3 secrets/node-4 \
         secrets/node-5 secrets/node-6 secrets/node-7 secrets/node-8 secrets/node-9; \
     do install --directory --owner app --group app "/app/$folder"; done
