@@ -6,14 +6,12 @@ FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-COPY pyproject.toml constraints.txt ./
+COPY pyproject.toml constraints.txt requirements.lock ./
 # torch first and by itself: no other package may pull another build of it
 RUN pip install --constraint constraints.txt torch torchvision \
     ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
-# what the project needs, without Ray: here clients are containers
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-    | sed 's/\[simulation\]//' > requirements.txt \
-    && pip install --constraint constraints.txt --requirement requirements.txt
+# what the project needs, without Ray: here clients are containers. Archives of these hashes and no other (make lock)
+RUN pip install --no-deps --require-hashes --requirement requirements.lock
 
 # the weights of LPIPS change with what fetches them, not with the rest of the code
 FROM dependencies AS weights

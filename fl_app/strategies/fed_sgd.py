@@ -27,6 +27,7 @@ from fl_app.strategies.exchange import Exchange, Pack, open_update
 from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
 from fl_app.strategies.record import Begun, Failure, RoundRecord
+from fl_app.strategies.robust import Rule, take_median
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -57,7 +58,7 @@ class FedSGD(Strategy):
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
-        {"exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
+        {"aggregate", "exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
     )
     """Attributes that every round or every start sets anew; a subclass names its own ones alone."""
 
@@ -82,6 +83,7 @@ class FedSGD(Strategy):
         seed: int = 0,
         facts: str = "",
         release: ExpectedRelease | None = None,
+        aggregate: Rule | None = None,
     ) -> None:
         who = type(self).__name__
         if not 0 < fraction <= 1:
@@ -121,6 +123,8 @@ class FedSGD(Strategy):
         gate = Gate(clients, release, own_data=roster.own_data)
         self.exchange = Exchange(roster, Downlink(downlink), gate, timeout=timeout)
         self.charges = Charges()
+        self.aggregate = aggregate
+        """What takes the place of the weighted mean; None: nothing does."""
         self._model = model
         self._parameters = frozenset(parameters)
         self._exchange_buffers = exchange_buffers
@@ -252,6 +256,7 @@ class FedSGD(Strategy):
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Add up the updates and the buffers that can be read, and say whose they are."""
         total, buffers, clients = RunningSum(), RunningSum(), list[int]()
+        kept: list[tuple[Update, Update, float]] = []
         wanted, weights = self.buffers if self._exchange_buffers else {}, self.weigh(good)
         for client in sorted(good):
             reply = good[client]
@@ -263,8 +268,15 @@ class FedSGD(Strategy):
             if not clients:
                 self._sample = update, len(reply.update)
             clients.append(client)
+            if self.aggregate is not None:
+                kept.append((update, beside, weights[client]))
+                continue
             total.add(update, weights[client])
             buffers.add(beside, weights[client])
+        if self.aggregate is not None and kept:
+            updates, besides, shares = (list(part) for part in zip(*kept, strict=True))
+            total.add(self.aggregate(updates, shares), sum(shares))
+            buffers.add(take_median(besides), sum(shares))
         return total, buffers, clients
 
     def settle(self, clients: list[int]) -> bool:

@@ -382,6 +382,11 @@ def replace_order(
             content[name] = record
 
 
+def replace_update(message: Message, blob: bytes) -> None:
+    """Put another update into a reply."""
+    message.content[_UPDATE] = pack_blob(blob)
+
+
 def leave_out(message: Message) -> None:
     """Take the update, if there is one, out of a reply and say that it is not one of the round's."""
     answer = _unpack(message.content, _ANSWER, Answer)

@@ -12,6 +12,8 @@ import yaml
 from compose_file import read_compose, read_image
 from compose_harness import ComposeError, Harness, Rewriting
 
+from fl_app.deploy.lock import APART, lines_of, requirements_of
+
 NODE = {"SUPERLINK": "federation.example:8000", "PARTITION": "1", "PARTITIONS": "3"}
 PRIVATE = {"ca", "server", "operator", "node-0", "node-1", "node-2"}
 FILES = [
@@ -200,3 +202,30 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path):
             services.run("one", timeout=1)
         assert time.monotonic() - start < 50
         assert services.run("one", "echo $A").stdout == "1\n"
+
+
+def test_every_package_of_the_image_has_a_hash(repository):
+    lines = [line for line in (repository / "requirements.lock").read_text().splitlines() if line[0] != "#"]
+    assert all(re.fullmatch(r"[\w.-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    locked = {canonical(line.split("==")[0]) for line in lines}
+    declared = {
+        canonical(re.split(r"[\[<>=~!; ]", line)[0])
+        for line in requirements_of(repository / "pyproject.toml")
+    }
+    assert declared - set(APART) <= locked
+    assert "--require-hashes" in (repository / "Dockerfile").read_text()
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_a_package_without_a_hash_is_not_locked():
+    def entry(name, **info):
+        return {"metadata": {"name": name, "version": "1"}, "download_info": info}
+
+    known = {"archive_info": {"hashes": {"sha256": "ab"}}}
+    report = {"install": [entry("b", **known), entry("A", **known), entry("torch"), entry("nvidia-x")]}
+    assert lines_of(report) == ["A==1 --hash=sha256:ab", "b==1 --hash=sha256:ab"]
+    with pytest.raises(ValueError, match="no hash of c"):
+        lines_of({"install": [entry("c")]})
