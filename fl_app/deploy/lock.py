@@ -1,7 +1,7 @@
-"""Pin all packages of the image by their hashes: ``python -m fl_app.deploy.lock pyproject.toml constraints.txt``.
+"""Pin all packages of the image by their hashes: ``make lock``.
 
-pip decides which archives it would install, and says their hashes; nothing is installed. torch and torchvision
-are left out: which build of them is right depends on the machine (the Dockerfile's TORCH_INDEX).
+pip decides which archives it would install, and says their hashes; nothing is installed. torch and
+torchvision are left out: which build of them is right depends on the machine (the Dockerfile's TORCH_INDEX).
 """
 
 from __future__ import annotations
