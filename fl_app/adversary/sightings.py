@@ -1,4 +1,4 @@
-"""What the server saw, on disk: enough to attack a finished run again without training.
+"""Stored sightings: enough on disk to attack a finished run again without training.
 
 One file per round for the model, one per attacked client for the rest; safetensors
 and JSON, nothing that could run code. An audited client's truth is in there, too:

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
 from fl_app.config.compose import CONF_DIR, CONFIG_NAME
+from fl_app.config.true_names import TARGET
 
-TARGET = "_target_"
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 
 
@@ -43,7 +43,7 @@ def targets() -> dict[str, frozenset[str]]:
     """Return by the first part of a key which callables some file of ``conf/`` names below it."""
     found: dict[str, set[str]] = {}
     for entry in _entries():
-        if entry.path[-1] == TARGET and entry.value != "???":
+        if entry.path[-1] == TARGET and entry.value != "???" and "${" not in entry.value:
             found.setdefault(entry.path[0], set()).add(entry.value)
     return {group: frozenset(names) for group, names in found.items()}
 
@@ -65,11 +65,11 @@ def _entries() -> tuple[Entry, ...]:
     return tuple(
         entry
         for file in sorted(CONF_DIR.rglob("*.yaml"))
-        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), _package(file))
+        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), package_of(file))
     )
 
 
-def _package(file: Path) -> tuple[str, ...]:
+def package_of(file: Path) -> tuple[str, ...]:
     """Return the keys below which the content of a file stands in the whole config."""
     said = _PACKAGE.search(file.read_text())
     if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):

@@ -21,7 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.config.compose import ConfigError, choices_of, compose, join_overrides, key_of, split_overrides
-from fl_app.config.conf_files import TARGET, Entry, entries_of, targets, values
+from fl_app.config.conf_files import Entry, entries_of, targets, values
+from fl_app.config.true_names import TARGET
 
 TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "overrides"
 """Keys of a node-config."""

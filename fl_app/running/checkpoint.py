@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from fl_app.adversary.passive import Public, Sighting
@@ -28,9 +29,10 @@ from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
+from fl_app.results import Resumed, Round, Row
 from fl_app.storage.plain_folder import refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
-from fl_app.strategies.record import Begun
+from fl_app.strategies.begun import Begun
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """So much of its time it spends on checkpoints at most."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 1
+_VERSION = 2
 _ALLOWED = ("timeout",)
 """What may be another one when a run is resumed, beside what does not count at all."""
 
@@ -60,8 +62,14 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is(int), value))
 
 
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict) and type(value.get("round")) is int
+def _fits(kind: type[Row]) -> _Holds:
+    def holds(value: Any) -> bool:
+        try:
+            return bool(kind.model_validate(value))
+        except ValidationError:
+            return False
+
+    return holds
 
 
 _SAVED: Mapping[str, _Holds] = {
@@ -70,9 +78,10 @@ _SAVED: Mapping[str, _Holds] = {
     "versions": _is(dict),
     "run_key": _is(str),
     "strategy": _is(dict),
-    "rows": _lists(_is_row),
+    "refusal": _is(str, type(None)),
+    "rows": _lists(_fits(Round)),
     "seconds": _is(float, int),
-    "resumed": _lists(_is(dict)),
+    "resumed": _lists(_fits(Resumed)),
     "notes": _lists(_is(str)),
     "seen": _lists(_is_pair),
     "clients": _is(dict, type(None)),
@@ -95,6 +104,8 @@ class Saved:
     versions: dict[str, str]
     run_key: str
     strategy: dict[str, Tree]
+    refusal: str | None
+    """Why the run cannot be resumed: its strategy keeps something that no checkpoint holds."""
     rows: list[dict[str, Any]]
     seconds: float
     resumed: list[dict[str, Any]]
@@ -250,6 +261,8 @@ def on_device(tree: Tree, device: torch.device) -> Tree:
     """Return ``tree`` with its tensors on ``device``."""
     if isinstance(tree, dict):
         return {key: on_device(value, device) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(on_device(value, device) for value in tree)
     return tree.to(device) if isinstance(tree, Tensor) else tree
 
 

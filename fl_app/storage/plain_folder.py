@@ -1,4 +1,4 @@
-"""Folders that others may have made: files and folders alone, nothing that leads elsewhere or blocks."""
+"""Check of untrusted folders: only files and folders in them, no links, pipes or devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StrangeEntry(ValueError):
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with a link, a pipe or a device at any depth."""
+    """Refuse a folder with a link, a pipe or a device at any depth: access would lead elsewhere or block."""
     waiting = [folder]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -19,4 +19,6 @@ def refuse_links(folder: Path) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False):
-                    raise StrangeEntry(f"{entry.path}: expected a file, got a link, pipe or device")
+                    raise StrangeEntry(
+                        f"{entry.path}: expected a file or a folder, got a link, pipe or device"
+                    )

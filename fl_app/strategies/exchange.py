@@ -13,10 +13,11 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.console.words import foreign
 from fl_app.flower.deadline import Deadline
+from fl_app.results import Failure, Round
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.gate import Gate, check_update
-from fl_app.strategies.record import Failure, RoundRecord
 from fl_app.strategies.roster import Roster
 from fl_app.types import Update
 from fl_app.wire import decode
@@ -35,7 +36,6 @@ from fl_app.wire.messages import (
     unpack_reply,
     unpack_secure,
 )
-from fl_app.wire.words import foreign
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +70,17 @@ class Exchange:
         self._most_bytes = _OVERHEAD
         self.sampled: dict[int, int] = {}
         """The node ids of this round's clients."""
-        self._record: RoundRecord | None = None
+        self._record: Round | None = None
         self._grid: Grid | None = None
 
     @property
-    def record(self) -> RoundRecord:
+    def record(self) -> Round:
         """The counts of the current round."""
         if self._record is None:
             raise RuntimeError("Exchange: no round has begun")
         return self._record
 
-    def begin(self, record: RoundRecord, grid: Grid, sampled: dict[int, int], model: Update) -> None:
+    def begin(self, record: Round, grid: Grid, sampled: dict[int, int], model: Update) -> None:
         """Begin a round with the clients that were drawn; no answer to it is much larger than ``model``."""
         self._record, self._grid, self.sampled = record, grid, sampled
         self._most_bytes = 2 * raw_bytes(model) + _OVERHEAD
@@ -91,8 +91,7 @@ class Exchange:
         messages = []
         for client, base in bases.items():
             content, payload = pack(client, base)
-            self.record.downlink_bytes += content_bytes(content, known)
-            self.record.downlink_blob_bytes += payload
+            self.record.count_down(content_bytes(content, known), blob=payload)
             messages.append(Message(content, self.sampled[client], kind))
         return messages
 
@@ -123,7 +122,7 @@ class Exchange:
         """Send messages of secure aggregation; return the answers, and why the others have none."""
         nodes = {self.sampled[client]: client for client in blobs}
         messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
-        self.record.downlink_bytes += sum(content_bytes(message.content) for message in messages)
+        self.record.count_down(sum(content_bytes(message.content) for message in messages))
         answers: dict[int, bytes] = {}
         silent = dict.fromkeys(blobs, "no answer in time")
         for message in self.send(messages):
@@ -142,14 +141,14 @@ class Exchange:
         """Return the reply in a message; a MessageError if the gate does not let it pass."""
         self._count(message)
         reply = unpack_reply(message)
-        self.record.uplink_blob_bytes += len(reply.update)
+        self.record.count_up(blob=len(reply.update))
         return self.gate.admit(reply, server_round=self.record.round, client=client, counts=counts)
 
     def fail(self, client: int, reason: str) -> None:
         """Name a client whose update does not count; what came first says why."""
         if client in {failure.client for failure in self.record.failures}:
             return
-        failure = Failure(client, reason)
+        failure = Failure(client=client, reason=foreign(reason))
         logger.warning("round %d: client %d: %s", self.record.round, client, failure.reason)
         self.record.failures.append(failure)
         self.downlink.forget(client)
@@ -165,7 +164,7 @@ class Exchange:
             raise MessageError(message.error.reason)
         trim_reply(message.content, most=self._most_bytes)
         try:
-            self.record.uplink_bytes += content_bytes(message.content)
+            self.record.count_up(content_bytes(message.content))
         except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
             raise MessageError("message: holds what no machine could send") from error
 
@@ -177,7 +176,7 @@ class Exchange:
             client = client_of.get(message.metadata.src_node_id)
             if client is None:
                 # a SuperLink answers itself, with an error, for a node that is gone
-                said = f": {message.error.reason}" if message.has_error() else ""
+                said = f": {foreign(message.error.reason)}" if message.has_error() else ""
                 node = message.metadata.src_node_id
                 self.note(f"a reply of node {node}, which was not asked, is ignored{said}")
                 continue

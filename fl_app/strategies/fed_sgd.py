@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, ClassVar
 
@@ -19,14 +19,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
+from fl_app.results import Round
+from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.charges import Charges
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.exchange import Exchange, Pack, open_update
 from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
-from fl_app.strategies.record import Begun, Failure, RoundRecord
 from fl_app.strategies.robust import Rule, take_median
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
@@ -104,7 +106,7 @@ class FedSGD(Strategy):
         self.reversible = optimiser is None and not momentum
         """Whether `undo_step` is true: a step depends on nothing that a participant does not know."""
         self.optimiser = self.default_optimiser() if optimiser is None else optimiser
-        self.records: list[RoundRecord] = []
+        self.records: list[Round] = []
         self.weights: Update = {}
         self.buffers: Update = {}
         self.within: Update | None = None
@@ -164,7 +166,7 @@ class FedSGD(Strategy):
             "weights": self.weights,
             "buffers": self.buffers,
             "within": self.within,
-            "records": [asdict(record) for record in self.records],
+            "records": [record.as_json() for record in self.records],
             "optimiser": self._optimiser_state,
             "counted": self._counted,
             "charges": self.charges.history(),
@@ -176,10 +178,7 @@ class FedSGD(Strategy):
         """Go on from what `history` returned."""
         self.weights, self.buffers = history["weights"], history["buffers"]
         self._optimiser_state, self.within = history["optimiser"], history["within"]
-        self.records = [
-            RoundRecord(**row | {"failures": [Failure(**failure) for failure in row["failures"]]})
-            for row in history["records"]
-        ]
+        self.records = [Round.model_validate(row) for row in history["records"]]
         self.done = self.records[-1].round if self.records else 0
         self._counted, self._attempt = history["counted"], history["attempt"]
         self.charges.restore(history["charges"])
@@ -319,8 +318,9 @@ class FedSGD(Strategy):
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
-        cohort = self.draw(list(present), server_round)
-        self.records.append(RoundRecord(server_round))
+        with self._seeded("draw", server_round):
+            cohort = self.draw(list(present), server_round)
+        self.records.append(Round.begin(server_round))
         sampled = {client: present[client] for client in cohort}
         self.exchange.begin(self.records[-1], grid, sampled, self.weights | self.buffers)
         if not present:
@@ -330,7 +330,8 @@ class FedSGD(Strategy):
                 f"this round was begun before and cut short: this is attempt {self._attempt + 1}"
             )
         self._announce()
-        self.prepare(server_round, grid)
+        with self._seeded("prepare", server_round):
+            self.prepare(server_round, grid)
         bases = {client: self.downlink.base_for(client) for client in self.exchange.sampled}
         return self.exchange.messages(TRAIN, bases, self._pack(TRAIN))
 
@@ -349,7 +350,7 @@ class FedSGD(Strategy):
 
         total, buffers, clients = self.gather(good)
         self._attempt = 0
-        record.failures.sort(key=lambda failure: failure.client)
+        record.failures.sort(key=lambda failure: failure.client or 0)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients) or not clients:
@@ -358,7 +359,9 @@ class FedSGD(Strategy):
             )
             return hold(self.weights | self.buffers), None
 
-        if not self._advance(total, buffers, server_round):
+        with self._seeded("step", server_round):
+            advanced = self._advance(total, buffers, server_round)
+        if not advanced:
             return hold(self.weights | self.buffers), None
         for client in clients:
             self._counted[client] = server_round
@@ -418,6 +421,11 @@ class FedSGD(Strategy):
         tensors = release(arrays)
         self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
         self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
+
+    def _seeded(self, purpose: str, server_round: int) -> AbstractContextManager[None]:
+        """Make torch's own generator that of the seed and the round: what it draws needs no history."""
+        device = next(iter(self.weights.values())).device
+        return seeded(seed_for(self._seed, server_round, SERVER, purpose), device)
 
     def _announce(self, *, unmasking: bool = False) -> None:
         if self.on_begin is not None:

@@ -12,15 +12,15 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fl_app.privacy import ClientAccount, ClientLevel
-from fl_app.secagg import ProtocolError, RoundFailed
+from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.begun import Begun
 from fl_app.strategies.charges import CohortCharges
 from fl_app.strategies.fed_avg import FedAvg
-from fl_app.strategies.record import Begun
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
@@ -54,6 +54,10 @@ class FLStd(FedAvg):
 
     passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries"})
 
+    coordinates: Tensor | None = None
+    """Those that were agreed on once for all rounds, if any."""
+    voted_in: int | None = None
+    """The round in which they were; None: the server chose."""
     bound_sketches = 1
     """Over how many rounds' sketches the clipping bound is taken."""
 
@@ -64,6 +68,7 @@ class FLStd(FedAvg):
         privacy: ClientLevel | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
+        settings: str = "",
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -75,6 +80,7 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.cohort_charges = None if privacy is None else CohortCharges(privacy)
@@ -237,7 +243,9 @@ class FLStd(FedAvg):
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
-        self.aggregation.hear({failure.client: failure.reason for failure in self.records[-1].failures})
+        self.aggregation.hear(
+            {f.client: f.reason for f in self.records[-1].failures if f.client is not None and f.reason}
+        )
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -318,7 +326,7 @@ class FLStd(FedAvg):
                 list(self.exchange.sampled),
                 round=server_round,
                 restarts=self._attempt,
-                model=bytes.fromhex(hash_tensors(self.weights.values())),
+                job=self._job(server_round).digest,
                 size=self.sketch.size,
                 noise=None if charges is None else noise,
             )
@@ -331,6 +339,19 @@ class FLStd(FedAvg):
         self.exchange.sampled = {
             c: node for c, node in self.exchange.sampled.items() if c in self._deliveries
         }
+
+    def _job(self, server_round: int) -> Job:
+        """Return what all clients of a round must have been told alike."""
+        return Job(
+            model=self._model.hash,
+            weights=hash_tensors(self.weights.values()),
+            lr=self.lr(server_round),
+            start=self.start_hash,
+            coordinates=self.coordinates_hash,
+            seed=round_seed(self._seed, server_round),
+            clip=self.clip,
+            settings=self._settings,
+        )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
         """Say whose messages were refused; whose vector came before that is counted all the same."""

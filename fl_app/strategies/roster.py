@@ -10,9 +10,9 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.console.words import foreign
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identity
-from fl_app.wire.words import foreign
 
 logger = logging.getLogger(__name__)
 

@@ -90,7 +90,7 @@ class SecureAggregation:
         *,
         round: int,
         restarts: int = 0,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> dict[int, bytes]:
@@ -107,7 +107,7 @@ class SecureAggregation:
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
             try:
-                return self._agree(ask, self._terms(clients, round, attempt, model, size, noise))
+                return self._agree(ask, self._terms(clients, round, attempt, job, size, noise))
             except QuorumError as error:
                 if attempt + 1 == first + self._attempts:
                     raise
@@ -159,7 +159,7 @@ class SecureAggregation:
         clients: list[int],
         round: int,
         attempt: int,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> Terms:
@@ -173,7 +173,7 @@ class SecureAggregation:
             run=self.run,
             round=round,
             attempt=attempt,
-            model=model,
+            job=job,
             participants=tuple(clients),
             threshold=smallest_threshold(count),
             size=size,

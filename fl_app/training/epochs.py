@@ -23,7 +23,7 @@ def run_epochs(
     With ``proximal_mu`` the loss has ``proximal_mu / 2 * ||w - w_t||^2`` beside it, where ``w_t`` is the
     round's model (FedProx). The term knows no sample, so it joins the gradient after a defense's rules.
 
-    The optimiser starts anew in every round: a client is no lasting object. In an
+    The optimiser is new in every round: a client is no lasting object. In an
     audited round the client trains on as many samples as the audit's batch has.
     """
     for name, value, least in (

@@ -1,4 +1,4 @@
-"""What server and clients say to each other: the only place that knows record names.
+"""Messages between server and clients; no other module knows the record names.
 
 Orders and answers are typed values; packing and unpacking them is symmetric, and
 unpacking checks, so that a foreign or broken message is a `MessageError` that
@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fl_app.console.words import foreign
 from fl_app.flower.internals import serialised_size
 from fl_app.privacy import Release
 from fl_app.types import Truth
-from fl_app.wire.words import foreign
 
 IDENTIFY = "query.identify"
 LOCATE = "query.locate"
@@ -55,10 +55,10 @@ class MessageError(ValueError):
 
 @dataclass(frozen=True)
 class AuditOrder:
-    """What an audited client is asked for beside its update."""
+    """Request to an audited client for data beside its update."""
 
     batch_size: int = 0
-    """The size of its batch in this round; 0 leaves it as it is."""
+    """The size of its batch in this round; 0: its own."""
     truth: bool = False
     raw: bool = False
 
@@ -78,18 +78,18 @@ class Order:
     counted: int = 0
     """The last round in which this client's update entered the mean."""
     keep: bool = True
-    """Whether the client should hold the weights for the next round's change."""
+    """True if the client should hold the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
 
 
 @dataclass(frozen=True)
 class RunName:
-    """Which run an order belongs to: the same when it is resumed, though Flower gives it a new number."""
+    """Run that an order belongs to; kept on resume, though Flower gives the run a new number."""
 
     key: str
     attempt: int = 0
-    """How often this round was begun before, and cut short."""
+    """Number of earlier, interrupted attempts at this round."""
 
     def __post_init__(self) -> None:
         """Refuse what clients could not name a folder by."""
@@ -99,7 +99,7 @@ class RunName:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of a round must know when they send a vector instead of an update."""
+    """Facts that all clients of a round share when they send a vector instead of an update."""
 
     start: str
     """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
@@ -108,7 +108,7 @@ class Plan:
     seed: int
     """Of this round's random coordinates or measurements."""
     cohort: int
-    """How many clients take part."""
+    """Number of participating clients."""
     clip: float
     """The largest L2 norm of a client's vector under differential privacy; 0 without."""
 
@@ -120,7 +120,7 @@ class Answer:
     round: int
     client: int
     samples: int = 0
-    """What the update was computed on; 0: not told, where that would reveal something."""
+    """Number of samples behind the update; 0: withheld, where it would reveal something."""
     steps: int = 0
     """Local optimiser steps; 0: the update is a gradient."""
     need_model: bool = False
@@ -131,18 +131,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is, whatever node id Flower gave it."""
+    """Identity of a node, independent of Flower's node id."""
 
     client: int
     num_clients: int
     allow_audit: bool
     own_data: bool = False
-    """Whether it trains on samples of its own, of which the server knows nothing."""
+    """True if it trains on its own samples, unknown to the server."""
 
 
 @dataclass(frozen=True)
 class LocationQuery:
-    """Which of its largest entries a client is to name: ``share`` of every tensor, small ones whole."""
+    """Request for positions of a client's largest entries: ``share`` of every tensor, small ones whole."""
 
     share: float
     min_size: int
@@ -160,18 +160,18 @@ class Parcel:
     audit: AuditOrder | None = None
     plan: Plan | None = None
     secure: bytes = b""
-    """What secure aggregation delivers with the order; b"": there is none."""
+    """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
     """None where no client outlives the server, and none has to keep anything on its own."""
 
     @property
     def attempt(self) -> int:
-        """How often the round was begun before."""
+        """Number of earlier attempts at the round."""
         return 0 if self.run is None else self.run.attempt
 
     @property
     def digest(self) -> str:
-        """What tells this order from others: asked for the same once more, a client gives the same answer.
+        """Identity of this order: asked for the same once more, a client gives the same answer.
 
         The model is named by its version; how it travelled does not matter.
         """
@@ -190,7 +190,7 @@ class Reply:
     buffers: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)
     release: Release | None = None
-    """What the update reveals by the rules of differential privacy, if it does."""
+    """Release of the update in the sense of differential privacy, if it is one."""
 
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -232,7 +232,7 @@ def pack_plan(plan: Plan) -> ConfigRecord:
 
 
 def unpack_order(message: Message) -> Parcel:
-    """Return the order and what came along, checked."""
+    """Return the order and its attachments, checked."""
     content = message.content
     return Parcel(
         order=read_order(message),
@@ -247,7 +247,7 @@ def unpack_order(message: Message) -> Parcel:
 
 
 def read_facts(message: Message) -> str:
-    """Return what an order says of the task to a client with samples of its own."""
+    """Return the facts on the task in an order, for a client with its own samples."""
     try:
         return _blob(message.content, _FACTS).decode()
     except UnicodeDecodeError as error:
@@ -300,7 +300,7 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
 
 
 def unpack_reply(message: Message) -> Reply:
-    """Return what a client answered, checked."""
+    """Return a client's answer, checked."""
     return read_reply(message.content)
 
 
@@ -342,7 +342,7 @@ def unpack_identity(message: Message) -> Identity:
 
 
 def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
-    """Pack what an audited client reveals beside its update: safetensors, never pickle."""
+    """Pack the truth of an audited client: safetensors, never pickle."""
     record = ConfigRecord()
     if truth is not None:
         shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}
@@ -398,7 +398,7 @@ def leave_out(message: Message) -> None:
 
 
 def drop_audit(content: RecordDict) -> None:
-    """Take an audit record that nobody asked for out of a reply's content, unread."""
+    """Drop an unrequested audit record from a reply's content, unread."""
     content.pop(_AUDIT, None)
 
 
@@ -490,7 +490,7 @@ def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes
 
 
 def _names(records: Iterable[str]) -> list[str]:
-    """Return a few of the names that somebody else chose."""
+    """Return a few of the untrusted names."""
     return [foreign(name) for name in islice(records, _NAMES_SHOWN)]
 
 
