@@ -137,10 +137,10 @@ def first_above(tensors: Mapping[str, Tensor], limit: float) -> str | None:
     if not floats:
         return None
     # one pass for all: a largest magnitude is below the limit only if all entries are
-    largest = torch.stack([n.double() for n in torch._foreach_norm(list(floats.values()), math.inf)])
-    if bool((largest < limit).all()):
-        return None
-    return next(name for name, value in zip(floats, largest.tolist(), strict=True) if not value < limit)
+    norms = torch._foreach_norm(list(floats.values()), math.inf)
+    alike = len({norm.dtype for norm in norms}) == 1
+    largest = torch.stack(norms if alike else [norm.double() for norm in norms]).tolist()
+    return next((name for name, value in zip(floats, largest, strict=True) if not value < limit), None)
 
 
 def _never_negative(name: str) -> bool:
