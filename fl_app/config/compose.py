@@ -125,8 +125,18 @@ def quote(value: str | Path) -> str:
     return f"'{inner}'"
 
 
+def compose_unresolved(overrides: list[str]) -> DictConfig:
+    """Compose, and put what was chosen by name in the place of Hydra's own settings.
+
+    References are left as they are written; what cannot be composed is an `UnknownName`.
+    """
+    try:
+        return _compose(overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(overrides, error)) from error
+
+
 def _compose(overrides: list[str]) -> DictConfig:
-    """Compose, and put what was chosen by name in the place of Hydra's own settings."""
     composed = _compose_all(overrides)
     named = composed.hydra.runtime.choices.items()
     choices = {group: name for group, name in named if "/" not in group and group != "experiment"}
