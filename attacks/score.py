@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.text.word_errors import count_edits, word_error_rate
 from fl_app.types import Observation, Truth
 
+Scores = dict[str, Any]
+"""Plain numbers, lists and dictionaries of such, ready for JSON."""
+
 
 def score(
     result: Reconstruction | LabelSet | Transcript,
@@ -23,7 +27,7 @@ def score(
     lpips_net: str = "alex",
     spell: Callable[[Sequence[int]], str] | None = None,
     granted: bool = False,
-) -> dict:
+) -> Scores:
     """Return plain numbers, ready for JSON.
 
     Images: ``psnr``, ``ssim``, ``lpips`` and ``mse`` list one number per true image, in
@@ -49,7 +53,7 @@ def score(
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
 
 
-def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[dict]:
+def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[Scores]:
     """Return the scores of a search's snapshots: means over the true images, each matched anew."""
 
     def mean(values: Sequence[float | None] | None) -> float | None:
@@ -96,12 +100,12 @@ def layer_errors(result: Reconstruction, obs: Observation, truth: Truth) -> dict
     }
 
 
-def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> dict:
+def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> Scores:
     images, inputs = images.detach().cpu(), truth.inputs.cpu()
     matching = match(images, inputs)
     rows = [row for row, i in enumerate(matching) if i is not None]
     recovered = images[[matching[row] for row in rows]]
-    scores: dict = {}
+    scores: Scores = {}
     perceived = partial(lpips, net=lpips_net)
     for name, metric in (("psnr", psnr), ("ssim", ssim), ("lpips", perceived), ("mse", mse)):
         values = metric(recovered, inputs[rows])
@@ -116,13 +120,13 @@ def _in_place(values: Tensor, rows: Sequence[int], number: int) -> list[float | 
     return placed
 
 
-def _reconstructed_labels(result: Reconstruction, truth: Truth) -> dict | None:
+def _reconstructed_labels(result: Reconstruction, truth: Truth) -> Scores | None:
     if result.labels is None:
         return None
     return _agreement(Counter(result.labels.tolist()), Counter(truth.labels.tolist()))
 
 
-def _set_of_labels(result: LabelSet, truth: Truth) -> dict:
+def _set_of_labels(result: LabelSet, truth: Truth) -> Scores:
     true = truth.labels[truth.labels >= 0].tolist()  # a transcript is padded below 0
     if result.counts is None:
         # the attack says which classes occur, not how often: only that is judged
@@ -149,11 +153,11 @@ def _token_scores(
     }
 
 
-def _bag(result: Transcript, truth: Truth) -> dict:
+def _bag(result: Transcript, truth: Truth) -> Scores:
     return _agreement(Counter(set(result.tokens)), Counter(set(truth.tokens()[0].tolist())))
 
 
-def _agreement(found: Counter, true: Counter) -> dict:
+def _agreement(found: Counter[int], true: Counter[int]) -> Scores:
     common = (found & true).total()
     precision = common / found.total() if found else 0.0
     recall = common / true.total() if true else 0.0

@@ -25,7 +25,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from fl_app.run.attack import EXACT
+from fl_app.running.attack import EXACT
 
 DEFENSES = {
     "none": "defense=none",

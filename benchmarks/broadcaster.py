@@ -29,7 +29,7 @@ from fl_app.client_app import app
 from fl_app.config.build import server_parts
 from fl_app.config.compose import quote
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.types import Update
 from fl_app.wire import decode_masks, encode
 from fl_app.wire.messages import LOCATE, pack_reply, unpack_reply

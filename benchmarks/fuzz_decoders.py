@@ -43,8 +43,8 @@ from fl_app.models.stored import load_weights
 from fl_app.privacy import Release
 from fl_app.report.data.records import parse_run
 from fl_app.report.data.runs import load_run
-from fl_app.run import checkpoint
-from fl_app.run.result import Results, read_result
+from fl_app.running import checkpoint
+from fl_app.running.result import Results, read_result
 from fl_app.secagg import (
     ProtocolError,
     SecureRound,

@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_app.config.trust import trust_of
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 app = ServerApp()
 

@@ -9,7 +9,7 @@ LAYERS = [
     {"cli", "deploy", "__main__"},
     {"experiments"},
     {"client_app", "server_app"},
-    {"run"},
+    {"running"},
     {"config"},
     {"strategies"},
     {"client"},

@@ -16,6 +16,12 @@ def test_the_bundle_patterns_name_the_three_folders(repository):
     assert "federations" not in tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["flwr"]
 
 
+def test_one_version_stands_in_all_files(repository):
+    version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (repository / "CITATION.cff").read_text()
+    assert f"\n## {version}\n" in (repository / "CHANGELOG.md").read_text()
+
+
 def committed(repository: Path, target: Path) -> Path:
     """Copy what git tracks: no cache and no run folder comes along."""
     names = subprocess.run(
@@ -55,6 +61,8 @@ def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_pat
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"fl_app/conf/config.yaml", "fl_app/conf/defense/dgp.yaml", "attacks/score.py"} <= names
     assert {"fl_app/conf/data/text.yaml", "fl_app/text/english.json"} <= names
+    assert {"fl_app/py.typed", "attacks/py.typed"} <= names
+    assert [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
     assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith("dist-info")} == {
         "fl_app",
         "attacks",

@@ -109,7 +109,8 @@ def as_pixels(inputs: Tensor, problem: Problem) -> Tensor:
 
 
 def _lengths(rows: Tensor, biases: Tensor) -> Tensor:
-    return torch.cat([rows, biases[:, None]], dim=1).norm(dim=1)
+    lengths: Tensor = torch.cat([rows, biases[:, None]], dim=1).norm(dim=1)
+    return lengths
 
 
 def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: ImprintBlock) -> Tensor:
@@ -162,7 +163,8 @@ def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: Impr
     ends = torch.cat([edges[1:], edges.new_full((1,), torch.inf)])
     # the widths at both ends are no measure: one is as wide as all bins, the other has no end
     slack = SLACK * edges[1:].diff().abs().max() if len(edges) > 2 else SLACK
-    return valid & (value > edges - slack) & (value < ends + slack)
+    within: Tensor = (value > edges - slack) & (value < ends + slack)
+    return valid & within
 
 
 def _about_steps(obs: Observation, path: str, block: ImprintBlock, inputs: Tensor) -> list[str]:

@@ -141,7 +141,7 @@ def smooth_noise(count: int, in_shape: Sequence[int]) -> Tensor:
     height, width = in_shape[-2:]
     frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width))
     spectrum = torch.fft.rfft2(noise) / frequency.clamp_min(1 / max(height, width))
-    smooth = torch.fft.irfft2(spectrum, s=(height, width))
+    smooth: Tensor = torch.fft.irfft2(spectrum, s=(height, width))
     return smooth / smooth.std()
 
 

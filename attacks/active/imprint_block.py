@@ -56,7 +56,8 @@ class ImprintBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pass the sum of the active rows on as an image of one grey."""
-        return self.back(self.rows(x.flatten(1)).relu()).view_as(x)
+        grey: Tensor = self.back(self.rows(x.flatten(1)).relu())
+        return grey.view_as(x)
 
 
 def add_imprint(
@@ -88,7 +89,8 @@ def functional_weights(name: str, in_shape: Sequence[int], seed: int = 0) -> Ten
     if name not in _FUNCTIONALS:
         raise ValueError(f"imprint: functional must be one of {', '.join(_FUNCTIONALS)}; got {name!r}")
     weights = _FUNCTIONALS[name](math.prod(in_shape), seed)
-    return weights / weights.norm()
+    length: Tensor = weights.norm()
+    return weights / length
 
 
 def check_gain(gain: float) -> None:

@@ -191,9 +191,9 @@ def _first_guess(values: Tensor, rank: int) -> Tensor:
     if rank == 1:
         return _propagate(values)[1][:, None]
     # singular vectors of the zero-filled matrix, from the smaller of its two Gram matrices
-    if len(values) <= values.shape[1]:
-        return values.t() @ torch.linalg.eigh(values @ values.t()).eigenvectors[:, -rank:]
-    return torch.linalg.eigh(values.t() @ values).eigenvectors[:, -rank:]
+    wide = len(values) <= values.shape[1]
+    vectors: Tensor = torch.linalg.eigh(values @ values.t() if wide else values.t() @ values).eigenvectors
+    return values.t() @ vectors[:, -rank:] if wide else vectors[:, -rank:]
 
 
 def _random(values: Tensor, rank: int, generator: torch.Generator) -> Tensor:
@@ -222,7 +222,8 @@ def _solve(values: Tensor, known: Tensor, basis: Tensor) -> Tensor:
     gram = _gram(known, basis)
     ridge = RIDGE * gram.diagonal(dim1=1, dim2=2).sum(dim=1) + torch.finfo(gram.dtype).tiny
     gram.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
-    return torch.linalg.solve(gram, values @ basis)
+    coefficients: Tensor = torch.linalg.solve(gram, values @ basis)
+    return coefficients
 
 
 def _gram(known: Tensor, basis: Tensor) -> Tensor:
@@ -234,7 +235,7 @@ def _gram(known: Tensor, basis: Tensor) -> Tensor:
 
 def _well_posed(known: Tensor, basis: Tensor) -> Tensor:
     """Say for every row whether its known entries fix its coefficients in the span of ``basis``."""
-    eigenvalues = torch.linalg.eigvalsh(_gram(known, torch.linalg.qr(basis).Q))
+    eigenvalues: Tensor = torch.linalg.eigvalsh(_gram(known, torch.linalg.qr(basis).Q))
     return eigenvalues[:, 0] > WEAK * eigenvalues[:, -1]
 
 

@@ -127,9 +127,10 @@ def convolution_system(layer: nn.Conv2d, in_shape: torch.Size, signal: Tensor) -
 
 def pull_back(layer: nn.Conv2d, in_shape: torch.Size, output: Tensor) -> Tensor:
     """Return ``W^T output``, shaped as the input."""
-    return conv2d_input(
+    pulled: Tensor = conv2d_input(
         (1, *in_shape), layer.weight, output[None], layer.stride, layer.padding, layer.dilation
-    )[0]
+    )
+    return pulled[0]
 
 
 class _Factored(NamedTuple):
@@ -176,7 +177,8 @@ def _factor(system: ConvolutionSystem) -> _Factored:
 
 
 def _solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return lapack.dpotrs(factor, right, lower=1)[0]
+    solution: np.ndarray = lapack.dpotrs(factor, right, lower=1)[0]
+    return solution
 
 
 def _largest(multiply: Callable[[np.ndarray], np.ndarray], size: int) -> float:

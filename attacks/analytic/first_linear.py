@@ -137,6 +137,9 @@ def separate(rows: Tensor, count: int) -> Tensor | None:
     live = rows[rows.abs().amax(dim=1) > RANK_FLOOR * rows.abs().amax()]
     if not len(live):
         return None
+    left: Tensor
+    values: Tensor
+    right: Tensor
     left, values, right = torch.linalg.svd(live, full_matrices=False)
     rank = min(count, int((values > RANK_FLOOR * values[0]).sum()))
     left, right = left[:, :rank], values[:rank, None] * right[:rank]

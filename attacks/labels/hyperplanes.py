@@ -77,7 +77,8 @@ def _tilt(planes: Tensor, points: Tensor, labels: Tensor) -> Tensor:
 
 
 def _margins(distances: Tensor, planes: Tensor) -> Tensor:
-    return distances.amin(dim=1) / planes.norm(dim=1).clamp(min=torch.finfo(planes.dtype).tiny)
+    lengths: Tensor = planes.norm(dim=1)
+    return distances.amin(dim=1) / lengths.clamp(min=torch.finfo(planes.dtype).tiny)
 
 
 def _signed(distances: Tensor, alone: Tensor) -> Tensor:

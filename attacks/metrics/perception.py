@@ -30,7 +30,7 @@ def lpips(images: Tensor, truth: Tensor, net: str = "alex", cache_dir: Path | No
     if network is None:
         return None
     with torch.no_grad():
-        distance = network.to(a.device)(_prepared(a), _prepared(b), normalize=True)
+        distance: Tensor = network.to(a.device)(_prepared(a), _prepared(b), normalize=True)
     return distance.flatten()
 
 
@@ -52,7 +52,8 @@ def _network(net: str, cache_dir: Path | None) -> nn.Module | None:
     # its layers are called slice<k>.<index>; a missing one is a KeyError, never a random feature
     trunk = {name: weights["features." + name.split(".", 1)[1]] for name in network.net.state_dict()}
     network.net.load_state_dict(trunk)
-    return network.eval()
+    ready: nn.Module = network.eval()
+    return ready
 
 
 def _prepared(stack: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def _correlate(moving: Tensor, fixed: Tensor, tall: int, wide: int) -> Tensor:
     # padded by the reach, so that what wraps around meets zeros
     size = (moving.shape[-2] + tall, moving.shape[-1] + wide)
     product = torch.fft.rfft2(moving, s=size) * torch.fft.rfft2(fixed, s=size).conj()
-    sums = torch.fft.irfft2(product.sum(dim=-3), s=size)
+    sums: Tensor = torch.fft.irfft2(product.sum(dim=-3), s=size)
     return sums.roll((tall, wide), dims=(-2, -1))[..., : 2 * tall + 1, : 2 * wide + 1]
 
 

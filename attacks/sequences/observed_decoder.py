@@ -28,7 +28,8 @@ class ObservedEntries:
         missed = guessed - self.entries
         if self.sent is not None:
             missed = missed * self.sent
-        return missed.flatten(1).norm(dim=1) / self.size
+        missed_by: Tensor = missed.flatten(1).norm(dim=1)
+        return missed_by / self.size
 
 
 def observed_decoder(obs: Observation, pieces: Tensor) -> dict[str, ObservedEntries]:

@@ -43,7 +43,7 @@ def sentence_length(obs: Observation, who: str) -> tuple[int, str]:
         if not 1 <= length <= limit:
             raise ValueError(f"{who}: granted labels must be of 1 to {limit} tokens, got {length}")
         return length, f"length {length} granted with the labels"
-    rows = obs.update[POSITIONS].detach().any(dim=1) if POSITIONS in obs.update else torch.zeros(0)
+    rows: Tensor = obs.update[POSITIONS].detach().any(dim=1) if POSITIONS in obs.update else torch.zeros(0)
     if not rows.any():
         raise ValueError(f"{who}: no row of update[{POSITIONS!r}] tells the length: labels must be granted")
     length = int(rows.nonzero().max()) + 1
@@ -93,6 +93,6 @@ def _chances(obs: Observation, length: int) -> Tensor:
     """Return larger chances where the gradient of the position is: others get theirs by attention alone."""
     if POSITIONS not in obs.update:
         return torch.full((length,), _MASKED, dtype=torch.float64)
-    rows = obs.update[POSITIONS].detach().cpu()[:length].double().norm(dim=1)
+    rows: Tensor = obs.update[POSITIONS].detach().cpu()[:length].double().norm(dim=1)
     largest = rows.max().clamp_min(torch.finfo(rows.dtype).tiny)
     return (_SURELY * rows / largest).clamp(_HARDLY, _SURELY)

@@ -71,7 +71,8 @@ def _common_space(rows: Tensor) -> Tensor | None:
 
 def _basis(rows: Tensor) -> Tensor:
     _, singular, directions = torch.linalg.svd(rows, full_matrices=False)
-    return directions[singular > _NOTHING * singular[0]]
+    basis: Tensor = directions[singular > _NOTHING * singular[0]]
+    return basis
 
 
 def _beyond(space: Tensor, rows: Tensor) -> Tensor:

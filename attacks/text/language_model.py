@@ -30,6 +30,10 @@ class LanguageModel(Protocol):
         """Return logits (N, L, V)."""
         ...
 
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """Return a parameter by its name."""
+        ...
+
 
 def as_language_model(model: nn.Module, who: str) -> LanguageModel:
     """Return the model, or say what it lacks."""

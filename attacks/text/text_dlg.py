@@ -208,7 +208,7 @@ class TextLeakage:
 
 
 def _table(problem: Problem) -> Tensor:
-    return dict(searched(problem).named_parameters())[TOKENS].detach()  # type: ignore[attr-defined]
+    return searched(problem).get_parameter(TOKENS).detach()
 
 
 @torch.no_grad()

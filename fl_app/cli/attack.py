@@ -9,8 +9,8 @@ from fl_app.adversary.sightings import load_sightings
 from fl_app.config.build import attack_parts
 from fl_app.config.compose import join_overrides, key_of
 from fl_app.report import write_report
-from fl_app.run.attack import attack_sightings
-from fl_app.run.result import Results
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results
 
 COMMAND = "fl-app-attack"
 _KEYS = ("attack", "device", "threads", "dtype", "model")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ def _check(policy: object) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _as_list(what: str, value: object) -> list:
+def _as_list(what: str, value: object) -> list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) == 0:
         raise ValueError(f"ats: {what} must be a list with at least one entry, got {value!r}")
     return list(value)

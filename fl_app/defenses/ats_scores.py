@@ -61,4 +61,4 @@ def accuracy_score(model: nn.Module, inputs: Tensor) -> float:
     if not torch.isfinite(correlation).all():
         return -math.inf  # an image to which the model does not react cannot be told from any other
     v = torch.linalg.eigvalsh(correlation) + EPSILON
-    return -(v.log() + 1 / v).sum().item()
+    return -float((v.log() + 1 / v).sum())

@@ -174,4 +174,5 @@ def _slopes(r: Tensor, inputs: Tensor, features: Tensor) -> Tensor:
         # an operator without a batching rule, or too little memory for all at once
         logger.debug("soteria: one pass at a time: %s", error)
         found = torch.stack([torch.autograd.grad(r, inputs, seed, retain_graph=True)[0] for seed in seeds])
-    return torch.linalg.vector_norm(found.flatten(2), dim=2)
+    slopes: Tensor = torch.linalg.vector_norm(found.flatten(2), dim=2)
+    return slopes

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from fl_app.config.compose import ConfigError, compose, join_overrides, key_of, split_overrides
 from fl_app.deploy.flower_command import FlowerCommand, flower_command
@@ -54,11 +55,12 @@ def status(flower: FlowerCommand, run: str) -> str:
         raise RunError(f"run: the SuperLink does not say how run {run} stands: {answer}") from None
 
 
-def _read(said: str, complaint: str) -> dict:
+def _read(said: str, complaint: str) -> dict[str, Any]:
     found = re.search(r"^\{.*^\}|^\{.*\}$", said, re.DOTALL | re.MULTILINE)
     if found is None:
         raise RunError(f"run: flwr said: {(said + complaint).strip()}")
-    return json.loads(found[0])
+    answer: dict[str, Any] = json.loads(found[0])
+    return answer
 
 
 def _follow(flower: FlowerCommand, run: str) -> str:

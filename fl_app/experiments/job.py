@@ -19,8 +19,8 @@ from fl_app.config.compose import VECTOR_DEFENSES, ConfigError, compose, join_ov
 from fl_app.config.hash import hash_config
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
-from fl_app.run.checkpoint import read_checkpoint
-from fl_app.run.result import read_result, run_folder
+from fl_app.running.checkpoint import read_checkpoint
+from fl_app.running.result import read_result, run_folder
 
 logger = logging.getLogger(__name__)
 

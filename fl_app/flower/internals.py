@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 # `Grid.run` must give one of these; the legacy workflows read `grid.run.run_id`
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run as Run  # re-exported
 
 # `Message(content, dst_node_id, type)` raises unless a task identity is set in the process
 from flwr.supercore.task_identity import TaskIdentity

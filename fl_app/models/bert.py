@@ -122,7 +122,8 @@ class Layer(nn.Module):
 
     def _attend(self, states: Tensor, there: Tensor | None) -> Tensor:
         def by_head(projected: Tensor) -> Tensor:
-            return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            split: Tensor = projected.unflatten(-1, (self.heads, -1))
+            return split.transpose(1, 2)
 
         query, key, value = (by_head(part(states)) for part in (self.query, self.key, self.value))
         scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])

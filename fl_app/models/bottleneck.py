@@ -39,13 +39,15 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Pass a draw, or the mean where no gradient is recorded."""
         mean, std = moments(self.encoder(x))
-        if not torch.is_grad_enabled():
-            return self.decoder(mean)
-        noise = self.given_draws
-        if noise is None:
-            # on the CPU: the same draw on every device
-            noise = torch.randn(std.shape, dtype=std.dtype, device="cpu").to(std.device)
-        return self.decoder(mean + std * noise)
+        passed = mean
+        if torch.is_grad_enabled():
+            noise = self.given_draws
+            if noise is None:
+                # on the CPU: the same draw on every device
+                noise = torch.randn(std.shape, dtype=std.dtype, device="cpu").to(std.device)
+            passed = mean + std * noise
+        decoded: Tensor = self.decoder(passed)
+        return decoded
 
 
 def add_bottleneck(model: nn.Module, /, size: int) -> nn.Module:

@@ -71,14 +71,16 @@ class ListenAttendSpell(nn.Module):
         Frames (N, T, F) of zeros after the last other one are no part of an utterance.
         """
         embedded = self.decoder.embedding(previous)
-        return self.output(self.decoder(embedded, self._look(frames)))
+        logits: Tensor = self.output(self.decoder(embedded, self._look(frames)))
+        return logits
 
     def decode(self, embedded: Tensor, contexts: Tensor) -> Tensor:
         """Return the logits (N, L, C), given each step's context vector (N, L, A), without any frames.
 
         ``embedded`` (N, L, E) are the embeddings of the previous tokens, or mixtures of such.
         """
-        return self.output(self.decoder(embedded, lambda step, _: contexts[:, step]))
+        logits: Tensor = self.output(self.decoder(embedded, lambda step, _: contexts[:, step]))
+        return logits
 
     @torch.no_grad()
     def recognise(self, frames: Tensor, *, start: int, end: int, limit: int) -> Tensor:
@@ -148,7 +150,7 @@ class Attention(nn.Module):
 
     def forward(self, hidden: Tensor, keys: Tensor, heard: Heard) -> Tensor:
         """Return the context vectors (N, A): means of what was heard."""
-        scores = (keys @ self.query(hidden).unsqueeze(2)).squeeze(2)
+        scores: Tensor = (keys @ self.query(hidden).unsqueeze(2)).squeeze(2)
         over = torch.arange(keys.shape[1], device=keys.device) >= heard.lengths.unsqueeze(1)
         weights = scores.masked_fill(over, float("-inf")).softmax(dim=1)
         return (weights.unsqueeze(1) @ heard.states).squeeze(1)

@@ -88,7 +88,7 @@ def calibrate(epsilon: float, delta: float, sample_rate: float, steps: int) -> f
         raise ValueError(f"calibrate: epsilon must be above {least:.3g} at delta={delta}, got {epsilon}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the best order is the first or the last: still a bound
-        sigma = get_noise_multiplier(
+        sigma: float = get_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
             sample_rate=sample_rate,

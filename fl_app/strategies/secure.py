@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.secagg import (
@@ -114,7 +115,7 @@ class SecureAggregation:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
         return secure.collect_unmasking(ask(UNMASK, messages))
 
-    def see(self, blob: bytes, client: int) -> NDArray:
+    def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""
         grid = self.terms.fixed_point
         return grid.decode(grid.unpack(Masked.from_bytes(blob, self.terms, client=client).packed))

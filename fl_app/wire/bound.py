@@ -91,7 +91,7 @@ def _entropy_bits(symbols: Array) -> float:
 
 def _float_forms(values: Array, dtype: torch.dtype) -> list[tuple[Array, torch.dtype]]:
     forms = [(values, dtype)]
-    single = {torch.float64: as_single, torch.float32: lambda v: v}.get(dtype, lambda _: None)(values)
+    single = values if dtype == torch.float32 else as_single(values) if dtype == torch.float64 else None
     if single is None:
         return forms
     shorter = ((single, torch.float32), (as_half(single), torch.float16), (as_brain(single), torch.bfloat16))

@@ -61,7 +61,8 @@ def from_multiples(factors: Array, step: Any) -> Array:
     with np.errstate(all="ignore"):
         values = factors.astype(step.dtype) * step
     values[factors == _NEGATIVE_ZERO] = -0.0
-    return values.view(f"u{step.itemsize}")
+    patterns: Array = values.view(f"u{step.itemsize}")
+    return patterns
 
 
 def as_single(patterns: Array) -> Array | None:
@@ -115,7 +116,8 @@ def _look_up(patterns: Array, table: Array) -> Array | None:
         if _distinct(slots).size == table.size:
             indices = np.zeros(1 << 16, np.uint8)
             indices[slots] = np.arange(table.size)
-            return indices[patterns * factor >> max(bits - 16, 0)]
+            found: Array = indices[patterns * factor >> max(bits - 16, 0)]
+            return found
     return None
 
 

@@ -20,8 +20,8 @@ from fl_app.config.build import attack_parts, server_parts
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
-from fl_app.run.attack import attack_sightings
-from fl_app.run.result import Results
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results
 from fl_app.types import Observation, Truth
 
 ATTACKS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "attack").glob("*.yaml"))

@@ -30,7 +30,7 @@ MODULES = (
         "fl_app.secagg.terms",
     ),
     *("fl_app.secagg.stages", "fl_app.secagg.identities", "fl_app.models.stored", "fl_app.models.spec"),
-    *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.text.folder", "fl_app.run.result"),
+    *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.text.folder", "fl_app.running.result"),
     *(
         "fl_app.report.data.runs",
         "fl_app.report.data.records",
@@ -41,7 +41,7 @@ MODULES = (
         "attacks.metrics.lpips_sdist",
         "fl_app.storage.tree_file",
         "fl_app.client.records",
-        "fl_app.run.checkpoint",
+        "fl_app.running.checkpoint",
     ),
     *("fl_app.client.disk", "fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
 )

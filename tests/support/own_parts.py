@@ -1,6 +1,8 @@
-"""A model and a data set as a user would bring them."""
+"""Models, data sets and public samples as a user would bring them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -26,3 +28,24 @@ def tiny_data() -> Dataset:
         return Samples(images, torch.arange(count) % 3)
 
     return Dataset.of("tiny", train=samples(60), test=samples(12), class_names=("a", "b", "c"))
+
+
+def many_rows() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4010, 20, generator=generator)
+    labels = (rows[:, :3].sum(1) > 0).long()
+    return Dataset(
+        name="many",
+        train=Samples(rows, labels),
+        test=Samples(rows[:10], labels[:10]),
+        num_classes=2,
+        in_shape=(20,),
+        mean=(),
+        std=(),
+        class_names=("a", "b"),
+    )
+
+
+def all_stay(samples: int, seed: int, balanced: bool) -> Callable[[Dataset], tuple[Dataset, Dataset]]:
+    """Public samples that are taken from nobody: clients have the same data as in any other run."""
+    return lambda dataset: (dataset, dataset)

@@ -22,7 +22,7 @@ from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
 from fl_app.models import ModelSpec, build_model
-from fl_app.run.federation import watch
+from fl_app.running.federation import watch
 from fl_app.wire.messages import TRAIN, read_order
 
 ROB = "attack=rob attack.bins=16 attack.rounds=[2] attack.clients=[3] audit.batch_size=4 rounds=3"

@@ -19,7 +19,7 @@ from fl_app.config.compose import ConfigError, compose
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
-from fl_app.run.federation import run_federation, watch
+from fl_app.running.federation import run_federation, watch
 from fl_app.strategies.aggregate import undo
 from fl_app.wire.messages import TRAIN, read_order, unpack_reply
 

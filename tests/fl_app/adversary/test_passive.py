@@ -16,8 +16,8 @@ from fl_app.config.build import client_parts, server_parts
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
-from fl_app.run import attack as leakage
-from fl_app.run.federation import run_federation
+from fl_app.running import attack as leakage
+from fl_app.running.federation import run_federation
 from fl_app.seeding import generator_for
 from fl_app.training import Job
 from fl_app.types import Observation, RoundContext, Truth

@@ -18,8 +18,8 @@ from fl_app.defenses.ats import public_rewrites
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
-from fl_app.run import attack as leakage
-from fl_app.run.federation import run_federation
+from fl_app.running import attack as leakage
+from fl_app.running.federation import run_federation
 
 ATS = {"_target_": "fl_app.defenses.ats", "policies": [[47], [1, 24]]}
 

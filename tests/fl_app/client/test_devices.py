@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from fl_app.client_app import app
 from fl_app.config.build import client_parts
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 FACTORIES = {
     torch.arange,

@@ -17,7 +17,7 @@ from fl_app.config.compose import ConfigError
 from fl_app.config.trust import NOBODY, WHOLE
 from fl_app.data import facts_of, imagefolder
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 CLIENTS = 3
 CLASSES = ("ant", "bee", "cow")

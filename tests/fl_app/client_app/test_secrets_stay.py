@@ -14,7 +14,7 @@ from fl_app.client.secure import SecureMember, SecureSettings
 from fl_app.client_app import app as real_client_app
 from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.secagg import client as secure_client
 from fl_app.secagg import create_identities, load_identity
 from fl_app.secagg.keys import Agreement

@@ -13,7 +13,7 @@ from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
-from fl_app.run.federation import watch
+from fl_app.running.federation import watch
 from fl_app.types import RoundContext
 
 ENTRIES = 20_000

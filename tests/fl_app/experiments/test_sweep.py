@@ -13,7 +13,7 @@ from fl_app.experiments import sweep
 from fl_app.experiments.job import is_done
 from fl_app.experiments.sweep import Cell, cell_name, run_sweep
 from fl_app.report import comparison_rows
-from fl_app.run.result import Results
+from fl_app.running.result import Results
 from fl_app.storage.locks import claim
 
 DEFENSES = ("none", "topk")

@@ -11,7 +11,7 @@ from fl_app.client_app import app
 from fl_app.config.build import client_parts
 from fl_app.config.compose import ConfigError, compose
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.sketches import Votes, coordinate_count, flatten
 from fl_app.wire import decode
 from fl_app.wire.messages import VALUES, unpack_order, unpack_reply

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from fl_app.client_app import app as real_client_app
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.trust import WHOLE
-from fl_app.data import Dataset, Samples
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
@@ -36,11 +35,6 @@ FAMILY = ["fl_std", "fl_basic", "fl_cs", "fl_top"]
 @pytest.fixture(autouse=True)
 def _quiet():
     logging.getLogger("flwr").setLevel(logging.ERROR)
-
-
-def all_stay(samples: int, seed: int, balanced: bool) -> Callable[[Dataset], tuple[Dataset, Dataset]]:
-    """Public samples that are taken from nobody: clients have the same data as in any other run."""
-    return lambda dataset: (dataset, dataset)
 
 
 def flat_model(parts) -> Tensor:
@@ -129,7 +123,7 @@ def test_with_all_coordinates_it_is_fl_std_bit_for_bit(other):
 
 def test_fl_std_is_fed_avg_when_clients_are_of_equal_size():
     common = f"{PARTIAL} dtype=float64"
-    std, _ = train(f"defense=fl_std public._target_=test_vector_strategies.all_stay {common}")
+    std, _ = train(f"defense=fl_std public._target_=own_parts.all_stay {common}")
     avg, _ = train(f"defense=none strategy=fed_avg training.steps=5 {common}")
     torch.testing.assert_close(std.strategy.weights, avg.strategy.weights, rtol=0, atol=1e-12)
 
@@ -532,22 +526,6 @@ def test_impossible_settings_are_refused(overrides, words):
         server_parts(f"{SMALL} {TINY} {overrides}")
 
 
-def many_rows() -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(4010, 20, generator=generator)
-    labels = (rows[:, :3].sum(1) > 0).long()
-    return Dataset(
-        name="many",
-        train=Samples(rows, labels),
-        test=Samples(rows[:10], labels[:10]),
-        num_classes=2,
-        in_shape=(20,),
-        mean=(),
-        std=(),
-        class_names=("a", "b"),
-    )
-
-
 def resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -558,7 +536,7 @@ def resident_bytes() -> int:
 def test_thousands_of_clients_cost_the_memory_of_those_that_work(defense):
     rounds, small = 15, SMALL.replace("data.train_per_class=8 data.test_per_class=4 ", "")
     text = (
-        f"{small} data=custom data._target_=test_vector_strategies.many_rows model=mlp model.hidden=[20000] "
+        f"{small} data=custom data._target_=own_parts.many_rows model=mlp model.hidden=[20000] "
         f"clients=2000 fraction=0.005 rounds={rounds} batch_size=2 defense={defense}"
     )
     parts = server_parts(text, WHOLE)

@@ -9,7 +9,7 @@ from fl_app.client_app import app
 from fl_app.config.build import server_parts
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.transforms import residual_bound
 
 

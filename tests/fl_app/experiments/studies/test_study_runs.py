@@ -10,7 +10,7 @@ from federations import SMALL
 from fl_app.config import compose as overrides
 from fl_app.config.compose import ConfigError
 from fl_app.experiments.studies import StudyOrder, run_study
-from fl_app.run.result import Results
+from fl_app.running.result import Results
 
 ACCURACY = {"metric": "accuracy"}
 RAW = {

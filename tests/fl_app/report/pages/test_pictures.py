@@ -13,6 +13,7 @@ from PIL import Image
 from run_folders import draw_pictures, with_secure_aggregation
 
 from fl_app.report import load_run, plot_partition, save_images
+from fl_app.report.charts import plots as charts
 from fl_app.report.charts.canvas import DARK, LIGHT
 from fl_app.report.charts.plots import (
     Curve,
@@ -23,7 +24,6 @@ from fl_app.report.charts.plots import (
     plot_residual,
     plot_tradeoff,
 )
-from fl_app.report.charts import plots as charts
 from fl_app.report.charts.tiles import read_tiles, tile_uri
 from fl_app.report.data.gallery import column_names, gallery_blocks, gallery_rows, plot_gallery
 

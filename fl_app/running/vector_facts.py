@@ -8,7 +8,7 @@ from torch import nn
 
 from fl_app.adversary.passive import Sighting
 from fl_app.report import save_layers
-from fl_app.run.result import Results
+from fl_app.running.result import Results
 from fl_app.sketches import count_by_layer, flatten, top_coordinates
 from fl_app.strategies import FedSGD, FLStd, FLTop
 from fl_app.training import parameters

@@ -17,7 +17,7 @@ from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.report.pages.summary import summary_lines
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.training import task_of
 
 MODEL = "model=las model.encoder=8 model.layers=2 model.embedding=8 model.attention=8 model.decoder=16"

@@ -18,9 +18,9 @@ from fl_app.experiments import job, sweep
 from fl_app.experiments.job import run_job
 from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
-from fl_app.run import federation, vector_facts
-from fl_app.run import resume as lasting_run
-from fl_app.run.result import Results
+from fl_app.running import federation, vector_facts
+from fl_app.running import resume as lasting_run
+from fl_app.running.result import Results
 
 TINY = f"{SMALL} clients=3 data.size=12 rounds=5 evaluate_every=2 baseline=false checkpoint=true"
 MLP = "model=mlp model.hidden=[8]"

@@ -16,7 +16,7 @@ from fl_app.adversary.passive import Auditor
 from fl_app.client.records import from_tree, to_tree
 from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
-from fl_app.run.checkpoint import (
+from fl_app.running.checkpoint import (
     SECONDS_BETWEEN,
     Checkpoint,
     Saved,
@@ -27,7 +27,7 @@ from fl_app.run.checkpoint import (
     read_checkpoint,
     refuse_differences,
 )
-from fl_app.run.result import Results, read_result, versions
+from fl_app.running.result import Results, read_result, versions
 from fl_app.strategies.record import Begun
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from fl_app.cli.attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.compose import ConfigError
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 QUICK = "attack.steps=3"
 

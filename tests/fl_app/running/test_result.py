@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from fl_app.run.result import Results
+from fl_app.running.result import Results
 from fl_app.strategies.record import RoundRecord
 from fl_app.training import Evaluation
 

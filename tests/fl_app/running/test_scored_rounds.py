@@ -17,7 +17,7 @@ from fl_app.config.compose import ConfigError
 from fl_app.config.trust import WHOLE
 from fl_app.data import normalise, pixels
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 PATIENTS = "data=support2 data.root={} model=mlp strategy=fed_avg defense=none attack=none threads=1"
 

@@ -24,10 +24,10 @@ from fl_app.console.progress import track
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
-from fl_app.run.attack import attack_sightings
-from fl_app.run.result import Results, run_folder
-from fl_app.run.resume import LastingRun, read_past
-from fl_app.run.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results, run_folder
+from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
 from fl_app.strategies import BudgetSpent, FedSGD, FLStd
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 

@@ -20,7 +20,7 @@ from fl_app.defenses import dp_sgd
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.report.pages.summary import summary_lines
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 from fl_app.text import english
 from fl_app.training import Rules, Step, parameters, task_of
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fl_app.client_app import app
 from fl_app.flower import InlineGrid
-from fl_app.run.federation import run_federation
+from fl_app.running.federation import run_federation
 
 SEARCH = "model=lenet_sigmoid attack=dlg attack.steps=6 attack.adaptive=false rounds=1 attack.clients=[1]"
 LAYERS = ("conv1", "conv2", "conv3", "output")

@@ -17,7 +17,7 @@ from fl_app.adversary.passive import Public, Sighting, observe
 from fl_app.console.progress import track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
-from fl_app.run.result import Results
+from fl_app.running.result import Results
 from fl_app.types import Observation, Truth, Update
 
 EXACT = 70.0
