@@ -42,7 +42,7 @@ def unpredictable_state() -> torch.Tensor:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators for a while, None: by the operating system; what they were is restored."""
+    """Seed torch's global generators for a while (None: by the operating system), then restore them."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
         # not torch.manual_seed: without a GPU it spends a millisecond on queueing seeds for one

@@ -13,6 +13,7 @@ LAYERS = [
     {"config"},
     {"strategies"},
     {"client"},
+    {"policy"},
     {"secagg"},
     {"storage"},
     {"report"},

@@ -36,7 +36,9 @@ def settle(sent: list[str], own: list[str]) -> str:
         return join_overrides(sent)
     theirs, mine = parse_overrides(sent), parse_overrides(own)
     chosen = {o.key_or_group for o in mine if _chooses(o)}
-    groups = [text for text, o in zip(sent, theirs, strict=True) if _chooses(o) and o.key_or_group not in chosen]
+    groups = [
+        text for text, o in zip(sent, theirs, strict=True) if _chooses(o) and o.key_or_group not in chosen
+    ]
     mine_here = _that_apply(own, mine, groups)
     base = [*groups, *mine_here]
     before = _leaves(base)
@@ -57,11 +59,11 @@ def settle(sent: list[str], own: list[str]) -> str:
 
 def _chooses(override: Override) -> bool:
     """Say whether an override chooses or removes a whole group."""
-    return override.is_delete() and "." not in override.key_or_group or choices_of(override) is not None
+    return (override.is_delete() and "." not in override.key_or_group) or choices_of(override) is not None
 
 
 def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> list[str]:
-    """Return the node's overrides whose keys this run has: ``dp.secure`` says nothing where there is no dp."""
+    """Return the node's overrides whose keys this run has: ``dp.secure`` says nothing without dp."""
     choices = [text for text, o in zip(own, parsed, strict=True) if _chooses(o)]
     there = OmegaConf.to_container(compose_unresolved([*groups, *choices]))
     found = {entry.path for entry in entries_of(there)}
@@ -116,7 +118,7 @@ def _refers(path: Path, value: Any, fixed: set[Path]) -> bool:
 
 
 def _references(path: Path, value: Any) -> Iterator[Path]:
-    """Go through the keys that a value refers to; a leading dot is the key's own place, another its parent's."""
+    """Go through the keys that a value refers to; leading dots count upwards from the value's own key."""
     if not isinstance(value, str):
         return
     for dots, name in _REFERENCE.findall(value):

@@ -7,7 +7,7 @@ Flower app on the node.
 from fl_app.policy.account import Account, AccountFile, RunAccount
 from fl_app.policy.files import load_policy
 from fl_app.policy.journal import Journal, read_journal
-from fl_app.policy.judge import check_ask, check_leaving, check_noise, check_plan, check_work
+from fl_app.policy.judge import check_ask, check_cohort, check_leaving, check_noise, check_plan, check_work
 from fl_app.policy.plan import Ask, AuditAsk, Leaving, Noise, Part, RunPlan
 from fl_app.policy.policy import DEFAULT, Policy
 from fl_app.policy.refusal import Refusal
@@ -28,6 +28,7 @@ __all__ = [
     "RunAccount",
     "RunPlan",
     "check_ask",
+    "check_cohort",
     "check_leaving",
     "check_noise",
     "check_plan",

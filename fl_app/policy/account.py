@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,9 +54,9 @@ class Account:
     def open(self, number: int, key: str | None, plan: str) -> RunAccount:
         """Return the account of a run, which Flower calls ``number`` and which calls itself ``key``.
 
-        A run keeps the name that it gave first, and a name the plan that it was first used with: under another
-        name answered rounds would be forgotten, under another plan one defense would send what another
-        one held back.
+        A run keeps the name that it gave first, and a name the plan that it was first used with: under
+        another name answered rounds would be forgotten, under another plan one defense would send what
+        another one held back.
         """
         name = key or f"run-{number}"
         known = next((other for other, run in self.runs.items() if number in run.numbers), name)
@@ -91,12 +91,14 @@ class Account:
         run.located = f"{round}/{query}"
         self.serial += 1
 
-    def answer(self, policy: Policy, run: RunAccount, round: int, order: str, release: Release | None) -> None:
+    def answer(
+        self, policy: Policy, run: RunAccount, round: int, order: str, releases: Iterable[Release]
+    ) -> None:
         """Note an answer before it leaves, and what it costs; one beyond the limits is refused."""
         total = policy.orders.total
         if total is not None and self.answers >= total:
             raise Refusal("orders", f"{self.answers} of {total} answers were given")
-        if release is not None:
+        for release in releases:
             self._charge(policy, release)
         run.answers = run.answers + 1 if round == run.round else 1
         run.round, run.order = round, order
@@ -157,7 +159,7 @@ class AccountFile:
             raise Refusal("node", f"{self.path}: {error}") from error
 
     def save(self, account: Account, since: int) -> None:
-        """Write ``account``, which had the serial ``since`` when it was loaded; an OSError: no answer may leave."""
+        """Write ``account``, loaded at the serial ``since``; an OSError means that no answer may leave."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._alone():
             if self.load().serial != since:

@@ -1,4 +1,4 @@
-"""A policy's file, TOML or YAML: read strictly, and refused with the key, the expected and the given value."""
+"""A policy's file, TOML or YAML: read strictly, and refused by key, expected and given value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def load_policy(path: Path) -> Policy:
     """Return the policy in a file; anything else is a ValueError that says what is wrong where."""
     try:
         if path.stat().st_size > LARGEST:
-            raise ValueError(f"{path}: expected a policy of at most {LARGEST} bytes, got {path.stat().st_size}")
+            raise ValueError(
+                f"{path}: expected a policy of at most {LARGEST} bytes, got {path.stat().st_size}"
+            )
         content = _read(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error

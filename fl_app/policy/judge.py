@@ -36,9 +36,14 @@ def check_ask(policy: Policy, plan: RunPlan, ask: Ask) -> None:
     if ask.model_hash != plan.model_hash and ask.audit is None:
         raise Refusal("model", f"expected the run's model {plan.model_hash[:8]}, got {ask.model_hash[:8]}")
     if ask.cohort is not None:
-        most = policy.dp.max_cohort if plan.noise is not None else None
-        if ask.cohort < policy.min_cohort or (most is not None and ask.cohort > most):
-            raise Refusal("cohort", f"expected {policy.min_cohort} to {most} clients, got {ask.cohort}")
+        check_cohort(policy, plan, ask.cohort)
+
+
+def check_cohort(policy: Policy, plan: RunPlan, cohort: int) -> None:
+    """Refuse a crowd in which nobody hides, or whose members would hardly add any noise each."""
+    most = policy.dp.max_cohort if plan.noise is not None else None
+    if cohort < policy.min_cohort or (most is not None and cohort > most):
+        raise Refusal("cohort", f"expected {policy.min_cohort} to {most} clients, got {cohort}")
 
 
 def check_audit(policy: Policy, audit: AuditAsk) -> None:

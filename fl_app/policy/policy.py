@@ -82,7 +82,7 @@ class Policy(_Strict):
     min_cohort: Count = 1
     max_bytes: Count = 1 << 30
     max_movement: Positive | None = 1.0
-    """Of a model from one order to the next, relative to each tensor's size; None: any. Not asked under DP."""
+    """Of a model between two orders, relative to each tensor's size; None: any. Not asked under DP."""
     metrics: list[str] = []
     """Numbers measured on the data that may leave beside the update."""
     buffers: bool = True

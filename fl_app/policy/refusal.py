@@ -1,4 +1,4 @@
-"""The words in which a node refuses: a code and a fixed text for the server, details for the node's own log."""
+"""A node's refusals: a code and a fixed text for the server, details for the node's own log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS: Mapping[str, str] = {
 """Everything that a node ever says to a server beside its answers, by code."""
 
 
-class Refusal(Exception):  # noqa: N818: a node that keeps to its policy makes no error
+class Refusal(Exception):
     """A refusal; its text is one of `TEXTS`, and ``detail`` is for the node's own log."""
 
     def __init__(self, code: str, detail: str = "") -> None:

@@ -92,8 +92,10 @@ def _dp(policy: Policy) -> list[str]:
 
 
 def _beside(policy: Policy) -> str:
-    metrics = f"the numbers {', '.join(policy.metrics)}" if policy.metrics else "no number measured on the data"
-    buffers = "statistics of BatchNorm layers (never under noise or masks)" if policy.buffers else "no statistics"
+    metrics = (
+        f"the numbers {', '.join(policy.metrics)}" if policy.metrics else "no number measured on the data"
+    )
+    buffers = "BatchNorm statistics (never under noise or masks)" if policy.buffers else "no statistics"
     return f"Beside the update leave {metrics} and {buffers}."
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that protect somebody: from a seeded generator in simulations, else from the operating system.
+"""Random numbers that protect somebody: seeded ones in simulations, else the operating system's.
 
 Whoever knows a run's seed can draw the same numbers again and subtract them. torch's own generators are
 no way out without a seed: they are seeded by 32 bits, and their state follows from some numbers that were

@@ -84,7 +84,7 @@ def run_epochs(
 def _batches(
     data: LocalData, round: int, samples: int, size: int, epochs: int, steps: int | None
 ) -> Iterator[torch.Tensor]:
-    """Go through this round's passes over ``samples`` samples batch by batch; a pass may end with a smaller one."""
+    """Split this round's passes over ``samples`` samples into batches; a pass may end with a smaller one."""
     passes = epochs if steps is None else -(-steps * size // samples)
     for k in range(passes):
         yield from data.order((round - 1) * passes + k)[:samples].split(size)
