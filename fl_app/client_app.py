@@ -71,8 +71,10 @@ def _guarded(handler: _Handler) -> _Handler:
             if _trusts(context):
                 raise
             code = error.code if isinstance(error, Refusal) else _code_of(error)
-            detail = error.detail if isinstance(error, Refusal) else repr(error)
-            logger.warning("run %d: refused [%s]: %s", context.run_id, code, detail, exc_info=error)
+            if isinstance(error, Refusal):
+                logger.warning("run %d: refused [%s]: %s", context.run_id, code, error.detail)
+            else:
+                logger.warning("run %d: failed [%s]", context.run_id, code, exc_info=error)
             refusal = Refusal(code)
         _note(message, context, size=0, allowed=False, decision=refusal.code)
         raise refusal

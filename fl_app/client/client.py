@@ -263,7 +263,9 @@ class Client:
 
     def _follow(self, order: Order, state: ClientState, weights: Update) -> ClientState:
         """Refuse a model that jumped; forget what was held back for one that is far away by now."""
-        if self.guard is None or self.guard.follow(state.weights, weights, order.round):
+        if self.guard is None:
+            return state
+        if self.guard.follow(state.weights, weights, order.round, len(self._data())):
             return state
         logger.info("client %d: the model moved far: it forgets what it held back", self.client)
         return replace(state, transform={})

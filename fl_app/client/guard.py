@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,8 +33,8 @@ from fl_app.types import Update
 from fl_app.wire.messages import LocationQuery, Parcel, Reply
 
 _RECORD, _JSON = "account", "json"
-LONGEST_PAUSE = 4
-"""Rounds for whose steps a model may have moved on, at most, while the client was not asked."""
+PAUSE = 50
+"""After so many rounds without an order a model may have moved twice as far; after thrice as many, no more."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,20 @@ class Guard:
         """Refuse work that is too long; ``samples`` are all that the client has."""
         check_work(self.policy, self.plan, samples)
 
-    def follow(self, before: Update, after: Update, round: int) -> bool:
-        """Refuse a model that moved too far since the last order; say if what was held back still fits it."""
-        most = self.policy.max_movement
-        if most is None or self.plan.noise is not None or not before:
+    def follow(self, before: Update, after: Update, round: int, samples: int) -> bool:
+        """Refuse a model that moved too far since the last order; say if what was held back still fits it.
+
+        ``samples`` are all that the client has: they say how many steps others may have taken meanwhile.
+        """
+        limit = self.policy.max_movement
+        if limit is None or self.plan.noise is not None or not before:
             return True
+        most = limit * math.sqrt(self.plan.steps_of(samples))
         moved = movement(before, after)
-        pause = min(max(1, round - self.run.round), LONGEST_PAUSE)
-        if not moved <= most * pause:
-            raise Refusal("moved", f"expected at most {most:g} times {pause} rounds, got {moved:g}")
+        missed = min(max(0, round - self.run.round - 1), 3 * PAUSE)
+        allowed = most * (1 + missed / PAUSE)
+        if not moved <= allowed:
+            raise Refusal("moved", f"expected a move of at most {allowed:g}, got {moved:g}")
         return moved <= most
 
     def digest(self, parcel: Parcel, weights: Update) -> str:

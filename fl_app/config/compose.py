@@ -113,7 +113,7 @@ def key_of(override: str) -> str:
 
 def choices_of(override: Override) -> list[str] | None:
     """Return what a group can be set to, or None if the override chooses nothing of a group."""
-    if not _is_group(override) or override.is_delete():
+    if not is_group(override) or override.is_delete():
         return None
     return sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
 
@@ -174,13 +174,13 @@ def _explain(overrides: list[str], error: Exception) -> str:
         complaint = _wrong_choice(override)
         if complaint:
             return complaint
-    groups = [o.input_line for o in parsed if o.input_line and _is_group(o)]
+    groups = [o.input_line for o in parsed if o.input_line and is_group(o)]
     try:
         base = _compose(groups)
     except HydraException:
         return str(error)
     for override in parsed:
-        if not _is_group(override) and not override.is_add() and not override.is_force_add():
+        if not is_group(override) and not override.is_add() and not override.is_force_add():
             complaint = _wrong_key(override.key_or_group, base)
             if complaint:
                 return complaint
@@ -190,7 +190,8 @@ def _explain(overrides: list[str], error: Exception) -> str:
     return str(error)
 
 
-def _is_group(override: Override) -> bool:
+def is_group(override: Override) -> bool:
+    """Say whether an override chooses or removes a whole group."""
     return (CONF_DIR / override.key_or_group).is_dir() and "." not in override.key_or_group
 
 

@@ -19,6 +19,7 @@ from fl_app.config.compose import (
     ConfigError,
     choices_of,
     compose_unresolved,
+    is_group,
     join_overrides,
     parse_overrides,
 )
@@ -35,9 +36,9 @@ def settle(sent: list[str], own: list[str]) -> str:
     if not own:
         return join_overrides(sent)
     theirs, mine = parse_overrides(sent), parse_overrides(own)
-    chosen = {o.key_or_group for o in mine if _chooses(o)}
+    chosen = {o.key_or_group for o in mine if is_group(o)}
     groups = [
-        text for text, o in zip(sent, theirs, strict=True) if _chooses(o) and o.key_or_group not in chosen
+        text for text, o in zip(sent, theirs, strict=True) if is_group(o) and o.key_or_group not in chosen
     ]
     mine_here = _that_apply(own, mine, groups)
     base = [*groups, *mine_here]
@@ -46,7 +47,7 @@ def settle(sent: list[str], own: list[str]) -> str:
     kept = [
         text
         for text, o in zip(sent, theirs, strict=True)
-        if text in groups or not (_chooses(o) or _touches(tuple(o.key_or_group.split(".")), fixed))
+        if text in groups or not (is_group(o) or _touches(tuple(o.key_or_group.split(".")), fixed))
     ]
     for text in sent:
         if text not in kept:
@@ -57,21 +58,16 @@ def settle(sent: list[str], own: list[str]) -> str:
     return join_overrides([*kept, *mine_here])
 
 
-def _chooses(override: Override) -> bool:
-    """Say whether an override chooses or removes a whole group."""
-    return (override.is_delete() and "." not in override.key_or_group) or choices_of(override) is not None
-
-
 def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> list[str]:
     """Return the node's overrides whose keys this run has: ``dp.secure`` says nothing without dp."""
-    choices = [text for text, o in zip(own, parsed, strict=True) if _chooses(o)]
+    choices = [text for text, o in zip(own, parsed, strict=True) if is_group(o)]
     there = OmegaConf.to_container(compose_unresolved([*groups, *choices]))
     found = {entry.path for entry in entries_of(there)}
     kept = []
     for text, override in zip(own, parsed, strict=True):
         key = override.key_or_group
         new = override.is_add() or override.is_force_add()
-        if _chooses(override) or new or tuple(key.split(".")) in found:
+        if is_group(override) or new or tuple(key.split(".")) in found:
             kept.append(text)
         elif not has_key(key):
             raise ConfigError(f"node-config: overrides: {key}: no file of conf/ has such a key")
@@ -96,7 +92,7 @@ def _fixed(leaves: dict[Path, Any], own: list[Override]) -> set[Path]:
         key = override.key_or_group
         roots.add(tuple(key.split(".")))
         if choices_of(override) is not None:
-            roots |= set(keys_of_choice(key, override.value()))
+            roots |= set(keys_of_choice(key, str(override.value())))
     fixed: set[Path] = set()
     grown = roots
     while grown:

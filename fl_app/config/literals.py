@@ -25,11 +25,14 @@ WHO = "overrides from the network"
 _PLAIN_KEY = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
+def check_length(overrides: str) -> None:
+    """Refuse a text that would take minutes to be split into overrides."""
+    if len(overrides) > LONGEST:
+        raise ConfigError(f"{WHO}: expected at most {LONGEST} characters, got {len(overrides)}")
+
+
 def check_literals(overrides: list[str]) -> None:
     """Refuse overrides that reach beyond ``conf/`` while they are composed."""
-    size = sum(map(len, overrides))
-    if size > LONGEST:
-        raise ConfigError(f"{WHO}: expected at most {LONGEST} characters, got {size}")
     for override in overrides:
         _check_depth(override)
         _check(override, _parse(override))

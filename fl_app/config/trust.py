@@ -21,7 +21,7 @@ from fl_app.config.bounds import check_bounds
 from fl_app.config.compose import ConfigError, compose, key_of, split_overrides
 from fl_app.config.conf_files import TARGET, Entry, entries_of, targets, values
 from fl_app.config.fixed import settle
-from fl_app.config.literals import WHO, check_literals
+from fl_app.config.literals import WHO, check_length, check_literals
 
 TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "overrides"
 """Keys of a node-config."""
@@ -69,6 +69,8 @@ def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collecti
 
     ``places``: whether they may name files (a server's). ``unread``: keys of files that nobody will read.
     """
+    if not trust.whole:
+        check_length(overrides)
     sent, own = split_overrides(overrides), split_overrides(trust.own)
     if not trust.whole:
         check_literals(sent)

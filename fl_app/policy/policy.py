@@ -47,7 +47,7 @@ class DifferentialPrivacy(_Strict):
 
     required: bool = False
     unit: Literal["client", "record", "any"] = "any"
-    min_sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    min_sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
     """The least noise multiplier against the server, in every answer under differential privacy."""
     epsilon: Positive | None = None
     """The budget against the server, over all runs; None: none."""
@@ -81,8 +81,9 @@ class Policy(_Strict):
     max_local_steps: Count = 10_000
     min_cohort: Count = 1
     max_bytes: Count = 1 << 30
-    max_movement: Positive | None = 1.0
-    """Of a model between two orders, relative to each tensor's size; None: any. Not asked under DP."""
+    max_movement: Positive | None = 0.25
+    """Of a model between two orders, relative to each tensor's size, times the square root of the local
+    steps of a round; None: any. Not asked under DP."""
     metrics: list[str] = []
     """Numbers measured on the data that may leave beside the update."""
     buffers: bool = True

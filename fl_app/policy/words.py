@@ -60,7 +60,7 @@ def _movement(policy: Policy) -> str:
         return "The server can send a different model in each round."
     return (
         f"Without differential privacy, a tensor of the model can move by {policy.max_movement:g} times its "
-        "size from one round to the next."
+        "size from one round to the next, and by the square root of n as much after n local steps."
     )
 
 
@@ -81,8 +81,8 @@ def _dp(policy: Policy) -> list[str]:
     unit = "a client or a record" if dp.unit == "any" else f"a {dp.unit}"
     said = [
         f"Noise must protect {unit}." if dp.required else "A run can do without differential privacy.",
-        f"Under differential privacy at most {dp.max_cohort} clients share the noise, and the noise multiplier "
-        f"against the server is at least {dp.min_sigma:g}.",
+        f"Under differential privacy at most {dp.max_cohort} clients share the noise, and the noise "
+        f"multiplier against the server is at least {dp.min_sigma:g}.",
     ]
     if dp.epsilon is not None:
         said.append(f"All runs together spend at most epsilon {dp.epsilon:g} at delta {dp.delta:g}.")

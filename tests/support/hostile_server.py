@@ -37,13 +37,13 @@ SMALL = "attack=none threads=1 clients=2 data.train_per_class=20 data.test_per_c
 FIRST_NODE = 1000
 
 
-def node(overrides: str, nodes: int = 2, *, run_id: int = 1, **config: Any) -> InlineGrid:
-    """Return nodes that got the overrides of a run; ``config`` is their own (``_`` stands for ``-``)."""
+def node(sent: str, nodes: int = 2, *, run_id: int = 1, **config: Any) -> InlineGrid:
+    """Return nodes that got a run's overrides; ``config`` is their own (``_`` stands for ``-``)."""
     own = {key.replace("_", "-"): value for key, value in config.items()}
     return InlineGrid(
         client_app,
         nodes,
-        run_config={"overrides": overrides},
+        run_config={"overrides": sent},
         node_config={**DEPLOYED, **own},
         run_id=run_id,
     )
