@@ -34,7 +34,7 @@ from fl_app.wire.messages import LocationQuery, Parcel, Reply
 
 _RECORD, _JSON = "account", "json"
 PAUSE = 50
-"""After so many rounds without an order a model may have moved twice as far; after thrice as many, no more."""
+"""After so many rounds without an order a model may have moved twice as far; four times at most."""
 
 
 @dataclass(frozen=True)

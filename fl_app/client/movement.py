@@ -18,8 +18,8 @@ def movement(before: Update, after: Update) -> float:
     """Return the largest move of any tensor, relative to its size before.
 
     A weight's size is its norm. A bias counts by the signals that it is added to, which its layer's
-    weights make of inputs of size 1: a server that reads samples out moves the biases of a layer together across
-    those signals, and its first model may have biases of any size.
+    weights make of inputs of size 1: a server that reads samples out moves the biases of a layer together
+    across those signals, and its first model may have biases of any size.
     """
     largest = 0.0
     for name, old in before.items():

@@ -68,7 +68,7 @@ def test_positions_are_named_for_no_defense_that_does_not_use_them(defense, trus
 
 
 def test_positions_show_the_pixels_of_whoever_names_them_at_every_level():
-    """The ranking that many queries add up to follows the pixels; a guarded client answers one query a round."""
+    """Many queries add up to a ranking of entries; a guarded client answers one query a round."""
     text = f"{MLP} defense=adgp location=vote batch_size=8"
     parts = parts_of(text)
     model = model_of(parts.model)
@@ -420,7 +420,7 @@ def test_a_budget_is_kept_over_orders_runs_and_restarts(unit, tmp_path):
     file.write_text("[dp]\nrequired = true\nepsilon = 6.0\ndelta = 1e-5\n")
     text = {
         "client": f"{PRIVATE} dp.noise_multiplier=3 dp.epsilon=null rounds=50 clients=4",
-        "record": f"{MLP} model.hidden=[16] defense=dp_sgd defense.noise_multiplier=1 rounds=50 batch_size=32",
+        "record": f"{MLP} model.hidden=[16] defense=dp_sgd defense.noise_multiplier=1 rounds=50",
     }[unit]
     parts = parts_of(text)
     model = model_of(parts.model)
