@@ -1,4 +1,4 @@
-"""Attacks on updates: what an honest-but-curious server can learn from what a client sends."""
+"""Attacks on updates: recover a client's data from the messages that it sends to the server."""
 
 from attacks.base import Attack, LabelAttack, LabelSet, Reconstruction, StepListener, Transcript
 

@@ -1,15 +1,17 @@
-"""What an attack is: a callable from an observation to a result that says what was assumed."""
+"""Interface of an attack: a callable from an observation to a result with the assumptions it made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from fl_app.types import Observation
 
+READS = "reads"
+"""Attribute of an attack that names the samples that it reads; without it, images."""
 StepListener = Callable[[int, int, float], None]
 """Called with (steps done, steps in all, best objective so far); feeds a progress bar."""
 
@@ -17,7 +19,7 @@ StepListener = Callable[[int, int, float], None]
 # eq=False: comparing tensors yields tensors, so a generated __eq__ could only raise
 @dataclass(frozen=True, eq=False)
 class SolvedLayer:
-    """The input of one layer, solved for, and what the attacker knows of how far that can be trusted."""
+    """Solution for the input of one layer, with measures of its reliability."""
 
     name: str
     """Of the layer's weight."""
@@ -27,7 +29,7 @@ class SolvedLayer:
     condition: float
     """The largest singular value over the smallest that is not zero."""
     residual: float
-    """By how much the equations disagree, relative to their right-hand sides."""
+    """Disagreement of the equations relative to their right-hand sides."""
 
     @property
     def unknowns(self) -> int:
@@ -48,7 +50,7 @@ class SolvedLayer:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Where a search stood on its way, by its own measures."""
+    """State of a search at one iteration, by its own measures."""
 
     iteration: int
     """After how many steps; 0 is the start."""
@@ -72,13 +74,13 @@ class Reconstruction:
     objective: Tensor | float | None = None
     """The attack's own final objective, one or one per image; None if it was never finite."""
     notes: Sequence[str] = ()
-    """What was assumed, and which premise failed."""
+    """Assumptions made, and premises that failed."""
     layers: Sequence[SolvedLayer] = ()
     """Of an attack that goes from layer to layer, in the order in which it solved them."""
     trace: Sequence[Snapshot] = ()
     """Of a search that was asked to keep some: from its start to its end."""
     iterations: int | None = None
-    """How many steps a search took to reach the objective that it was asked for; None: it did not."""
+    """Steps that a search took to reach its target objective; None: it did not reach it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ class LabelSet:
     labels: Tensor
     """The distinct classes found (K,), the surest first."""
     counts: Tensor | None = None
-    """How many samples each of them has (K,); None if the attack cannot tell."""
+    """Number of samples of each class (K,); None if the attack cannot tell."""
     rank: int | None = None
     """The numerical rank of the gradient, where the attack measures it."""
     notes: Sequence[str] = ()
@@ -103,9 +105,9 @@ class Transcript:
     objective: float | None = None
     notes: Sequence[str] = ()
     history: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """The tokens that would have been read after so many steps of a search."""
+    """Tokens read after each of these numbers of steps."""
     variables: int | None = None
-    """How many numbers one search looked for."""
+    """Number of variables of one search."""
 
 
 class Attack(Protocol):
@@ -114,6 +116,15 @@ class Attack(Protocol):
     def __call__(
         self, obs: Observation, *, on_step: StepListener | None = None
     ) -> Reconstruction | LabelSet | Transcript: ...
+
+
+A = TypeVar("A")
+
+
+def reading(samples: str, attack: A) -> A:
+    """Let ``attack`` state which samples it reads, "text" or "transcripts"; others read images."""
+    setattr(attack, READS, samples)
+    return attack
 
 
 class LabelAttack(Protocol):

@@ -1,4 +1,4 @@
-"""What an attacker knows of the defense: its parts by name, with their settings.
+"""The defense as the attacker knows it: its parts by name, with their settings.
 
 A defense is public: the server hands it out. An observation carries it as the
 config does, a tree of ``_target_`` nodes.
@@ -25,7 +25,7 @@ class Part:
     """Of its factory, such as `prune_dual`."""
     settings: Mapping[str, object]
     feedback: bool
-    """Whether what it withholds comes back in later rounds."""
+    """True if withheld entries are sent in later rounds."""
 
 
 def defense_parts(obs: Observation) -> list[Part]:

@@ -1,9 +1,9 @@
-"""Undo what a client did to its images before it trained: find images whose rewriting is what was recovered.
+"""Undo a client's rewriting of its images: find images whose rewritten form is the recovered one.
 
-A defense that rewrites images by public rules, such as ATS, leaves an attacker with
-rewritten images. Whoever knows the rules searches for the images behind them, tries
-each rule on each image, and believes the one that explains it best. What a rule
-merged stays merged: a folded brightness scale is not unfolded here.
+A defense that rewrites images by public rules, such as ATS, leaves an attacker with rewritten images.
+An attacker who knows the rules searches for the images behind them, tries each rule on each image, and
+keeps the one that explains it best. Information that a rule merged is lost: a folded brightness scale
+is not unfolded here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DITHER = 16 / 255
 and less, whose solution is the middle of a level and not its edge."""
 GREY = 0.5
 DOUBT = 0.3
-"""How much of the prior counts in the choice of a rewriting: in full it prefers rules that hide edges."""
+"""Weight of the prior in the choice of a rewriting: a full weight prefers rules that hide edges."""
 
 
 def undo_rewrites(

@@ -1,4 +1,4 @@
-"""The one place where a result meets the truth."""
+"""Scores of a result against the truth; no other module sees both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def score(
 
 
 def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[Scores]:
-    """Return the scores of a search's snapshots: means over the true images, each matched anew."""
+    """Return the scores of a search's snapshots: means over the true images, matched separately for each."""
 
     def mean(values: Sequence[float | None] | None) -> float | None:
         known = [value for value in values or () if value is not None]

@@ -41,10 +41,10 @@ from fl_app.flower.inline import InlineGrid
 from fl_app.models import ModelSpec, check_size, mlp
 from fl_app.models.stored import load_weights
 from fl_app.privacy import Release
-from fl_app.report.data.records import parse_run
-from fl_app.report.data.runs import load_run
+from fl_app.results import ResultError, load_run, read_run
+from fl_app.results.study import load_study
 from fl_app.running import checkpoint
-from fl_app.running.result import Results, read_result
+from fl_app.running.result import Results, find_run
 from fl_app.secagg import (
     ProtocolError,
     SecureRound,
@@ -63,8 +63,9 @@ from fl_app.secagg import messages as secure
 from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
 from fl_app.storage import locks as cell_lock
+from fl_app.storage.tensor_files import read_tensors
 from fl_app.storage.tree_file import read_tree, write_tree
-from fl_app.strategies.record import Begun
+from fl_app.strategies.begun import Begun
 from fl_app.text.folder import read_tokenizer
 from fl_app.text.tokenizer import SIGNS
 from fl_app.types import Truth
@@ -620,7 +621,29 @@ def _models(folder: Path) -> list[Decoder]:
         of_files(
             "weights file", [load_weights], [stored], lambda: load_weights(model, file), ValueError, file=file
         ),
+        *(
+            of_files(
+                f"tensors in {file.suffix}",
+                [read_tensors],
+                [file.read_bytes()],
+                partial(read_tensors, file),
+                ValueError,
+                file=file,
+                weight=0.1,
+            )
+            for file in _tensor_files(folder)
+        ),
     ]
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = _tensors()
+    files = [folder / f"update{suffix}" for suffix in (".pt", ".npz", ".safetensors")]
+    torch.save(tensors, files[0])
+    np.savez(files[1], **{name: tensor.numpy() for name, tensor in tensors.items()})
+    files[2].write_bytes(save(tensors))
+    return files
 
 
 def _run_folders(folder: Path) -> list[Decoder]:
@@ -675,6 +698,14 @@ def _run_folders(folder: Path) -> list[Decoder]:
         "privacy": {"unit": "client"},
     }
     (folder / "result.json").write_text(json.dumps(result))
+    study = {
+        "name": "a",
+        "seeds": [0],
+        "cells": [{"folder": "../b", "status": "finished"}],
+        "table": {"columns": ["x"], "rows": [{"name": ["y"], "ours": [{"mean": 1.5}], "paper": ["z"]}]},
+        "claims": [{"verdict": "holds", "p": 0.01}],
+    }
+    (folder / "study.json").write_text(json.dumps(study))
     lock, text = folder / "lock", json.dumps({"pid": 1, "host": "here", "born": "7"}).encode()
     return [
         *entries,
@@ -683,15 +714,15 @@ def _run_folders(folder: Path) -> list[Decoder]:
             [load_run],
             [json.dumps(result).encode()],
             lambda: load_run(folder),
-            ValueError,
+            ResultError,
             file=folder / "result.json",
         ),
         of_files(
             "result.json looked at",
-            [read_result],
+            [find_run],
             [json.dumps(result).encode()],
-            lambda: read_result(folder),
-            ValueError,
+            lambda: find_run(folder),
+            ResultError,
             file=folder / "result.json",
         ),
         of_files(
@@ -699,10 +730,18 @@ def _run_folders(folder: Path) -> list[Decoder]:
             [Results.reopen.__func__],
             [json.dumps(result).encode()],  # type: ignore[attr-defined]
             lambda: Results.reopen(folder),
-            ValueError,
+            ResultError,
             file=folder / "result.json",
         ),
-        of_trees("result", [parse_run], [result], lambda tree: parse_run(folder, tree), ValueError),
+        of_trees("result", [read_run], [result], lambda tree: read_run(folder, tree), ResultError),
+        of_files(
+            "study.json",
+            [load_study],
+            [json.dumps(study).encode()],
+            lambda: load_study(folder / "study.json"),
+            ResultError,
+            file=folder / "study.json",
+        ),
         of_files(
             "lock file", [cell_lock.claim], [text], lambda: cell_lock._read(lock), ValueError, file=lock
         ),

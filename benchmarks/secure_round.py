@@ -51,7 +51,7 @@ PROBES = (10, 20)
 BOUND, STEP = 2.0, 2.0**-14
 EXCHANGES = ("keys", "shares", "masked vectors", "unmasking")
 MASKED = EXCHANGES.index("masked vectors")
-MODEL = bytes(32)
+JOB = bytes(32)
 
 Vectors = NDArray[np.float32]
 """One row for each client."""
@@ -159,13 +159,13 @@ def run_ours(vectors: Vectors, dropped: Collection[int] = ()) -> Measured:
     measured = Measured("ours", clients, size, frozenset(dropped))
     fixed_point = fit_fixed_point(bound=BOUND, step=STEP, clients=clients)
     everyone = tuple(range(clients))
-    terms = Terms(os.urandom(16), 1, 0, MODEL, everyone, smallest_threshold(clients), size, fixed_point)
+    terms = Terms(os.urandom(16), 1, 0, JOB, everyone, smallest_threshold(clients), size, fixed_point)
     server = SecureRound(terms)
     states: dict[int, bytes] = {}
     answers = (
         lambda client, message: offer(message, client=client),
         lambda client, message: share(states[client], message),
-        lambda client, message: mask(states[client], message, vectors[client], model=MODEL),
+        lambda client, message: mask(states[client], message, vectors[client], job=JOB),
         lambda client, message: unmask(states[client], message),
     )
     collectors: tuple[Callable, ...] = (

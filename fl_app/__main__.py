@@ -1,6 +1,6 @@
 """``python -m fl_app`` is ``fl-app``."""
 
-from fl_app.cli.commands import main
+from fl_app.cli import main
 
 if __name__ == "__main__":
     main()

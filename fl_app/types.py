@@ -7,8 +7,9 @@ its own that only `attacks.score` may hold beside a result.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,14 @@ from torch import Tensor, nn
 
 Update = dict[str, Tensor]
 """One entry per named parameter. A pruned entry is exactly 0.0."""
+
+Tensors = Mapping[str, Tensor] | Sequence[Tensor]
+"""One entry per parameter, by name or in the model's order; arrays of numpy will do as well."""
+
+_BALANCE = 1e-3
+"""Share of an output gradient's size that its sum over the classes may have from rounding alone."""
+_FEATURES = 16
+"""Width of an output layer without bias from which the signs of its rows are no coincidence."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,235 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+
+    @classmethod
+    def from_gradient(
+        cls,
+        model: nn.Module,
+        gradients: Tensors,
+        *,
+        batch_size: int | None = None,
+        num_classes: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        labels: Tensor | Sequence[int] | None = None,
+        training: bool | None = None,
+        defense: Mapping[str, object] | None = None,
+        check: bool = True,
+    ) -> Observation:
+        """Return the observation of one gradient of ``model``, by parameter name or in parameter order.
+
+        ``check`` raises ValueError if the sign is likely wrong (see `likely_mistake`).
+        """
+        seen = cls(
+            model=model,
+            update=_by_name(gradients, _trainable(model), who="Observation: update"),
+            batch_size=batch_size,
+            num_classes=num_classes,
+            input_shape=None if input_shape is None else tuple(input_shape),
+            mean=mean,
+            std=std,
+            labels=None if labels is None else torch.as_tensor(labels),
+            training=training,
+            defense=defense,
+        )
+        return _checked(seen, "Observation.from_gradient") if check else seen
+
+    @classmethod
+    def from_weights(
+        cls,
+        model: nn.Module,
+        before: Tensors,
+        after: Tensors,
+        *,
+        lr: float,
+        local_steps: int,
+        local_batch_size: int | None = None,
+        batch_size: int | None = None,
+        num_classes: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        labels: Tensor | Sequence[int] | None = None,
+        training: bool | None = None,
+        defense: Mapping[str, object] | None = None,
+        check: bool = True,
+    ) -> Observation:
+        """Return the observation of a client that took ``local_steps`` steps of SGD with rate ``lr``.
+
+        ``before`` and ``after`` are the weights, or whole state dicts: then the buffers count as sent.
+        ``model`` gives the architecture and stays as it is. ``check`` raises ValueError if the two are
+        likely swapped (see `likely_mistake`).
+        """
+        who = "Observation.from_weights"
+        start, weights = copy.deepcopy(model), _parameters(model)
+        old, old_buffers = _without_buffers(before, model, who=f"{who}: before")
+        new, new_buffers = _without_buffers(after, model, who=f"{who}: after")
+        old, new = _by_name(old, weights, who=f"{who}: before"), _by_name(new, weights, who=f"{who}: after")
+        start.load_state_dict(old | old_buffers, strict=False)
+        seen = cls.from_delta(
+            start,
+            {name: new[name].double() - old[name].double() for name in _trainable(model)},
+            lr=lr,
+            local_steps=local_steps,
+            local_batch_size=local_batch_size,
+            batch_size=batch_size,
+            num_classes=num_classes,
+            input_shape=input_shape,
+            mean=mean,
+            std=std,
+            labels=labels,
+            training=training,
+            defense=defense,
+            check=check,
+        )
+        return replace(seen, buffers=new_buffers or None)
+
+    @classmethod
+    def from_delta(
+        cls,
+        model: nn.Module,
+        delta: Tensors,
+        *,
+        lr: float,
+        local_steps: int,
+        local_batch_size: int | None = None,
+        batch_size: int | None = None,
+        num_classes: int | None = None,
+        input_shape: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        labels: Tensor | Sequence[int] | None = None,
+        training: bool | None = None,
+        defense: Mapping[str, object] | None = None,
+        check: bool = True,
+    ) -> Observation:
+        """Return the observation of a weight difference, after minus before; else as `from_weights`."""
+        who = "Observation.from_delta"
+        if not (lr > 0 and local_steps >= 1):
+            raise ValueError(f"{who}: expected lr > 0 and local_steps >= 1, got {lr} and {local_steps}")
+        seen = cls.from_gradient(
+            model,
+            delta,
+            batch_size=batch_size,
+            num_classes=num_classes,
+            input_shape=input_shape,
+            mean=mean,
+            std=std,
+            labels=labels,
+            training=training,
+            defense=defense,
+            check=False,
+        )
+        seen = replace(seen, lr=lr, local_steps=local_steps, local_batch_size=local_batch_size)
+        return _checked(seen, who) if check else seen
+
+    def likely_mistake(self) -> str | None:
+        """Return in words why the update's sign is likely wrong; None if nothing speaks against it.
+
+        Softmax cross-entropy gives the output layer's bias the gradient ``mean(p - y)``. It sums to zero,
+        and only classes of the batch can be below zero in it; with the wrong sign, all others are. Without
+        a bias the rows of the weight tell the same if no feature is negative. Pruning or noise breaks the
+        sum, and then nothing is said.
+        """
+        rows = self._output_rows()
+        if rows is None:
+            return None
+        size, classes = rows.abs(), len(rows)
+        counts = size > 10 * _BALANCE / classes**0.5 * size.max()
+        above = (counts & (rows > 0)).any(dim=1)
+        below = (counts & (rows < 0)).any(dim=1) & ~above
+        if self.labels is not None:
+            absent = torch.ones_like(above)
+            present = self.labels.long().flatten().cpu()
+            absent[present[(present >= 0) & (present < classes)]] = False
+            wrong = bool((below & absent).any() and not (above & absent).any())
+        else:
+            wrong = self.batch_size is not None and bool(below.sum() > self.batch_size >= above.sum())
+        if not wrong:
+            return None
+        cause = (
+            "a weight difference was likely passed as a gradient: use Observation.from_weights"
+            if self.local_steps is None
+            else "before and after are likely swapped, or a gradient was passed as a weight difference"
+        )
+        granted = "batch_size" if self.labels is None else "labels"
+        return (
+            f"{int(below.sum())} of {classes} classes have the sign in the output layer that only classes of "
+            f"the batch can have; {cause} (or {granted} is wrong, or the loss is no plain cross-entropy)"
+        )
+
+    def _output_rows(self) -> Tensor | None:
+        """Return the gradient of the output layer's bias (classes, 1) or else of its weight.
+
+        None: there is none whose signs tell anything.
+        """
+        matrices = [name for name, p in self.model.named_parameters() if p.ndim == 2 and name in self.update]
+        fitting = [name for name in matrices if self.num_classes in (None, len(self.update[name]))]
+        if not fitting:
+            return None
+        weight = self.update[fitting[-1]].detach().double().cpu()
+        bias = self.update.get(f"{fitting[-1].removesuffix('weight')}bias")
+        rows = weight if bias is None else bias.detach().double().cpu().view(-1, 1)
+        if len(rows) != len(weight) or (bias is None and weight.shape[1] < _FEATURES):
+            return None
+        # both sum to zero over the classes, but for rounding
+        balanced = all(
+            bool(part.any()) and part.sum(dim=0).abs().sum() <= _BALANCE * part.abs().sum()
+            for part in (weight, rows)
+        )
+        if not balanced:
+            return None
+        return rows if self.local_steps is None else -rows
+
+
+def _checked(seen: Observation, who: str) -> Observation:
+    if mistake := seen.likely_mistake():
+        raise ValueError(f"{who}: {mistake}; check=False takes it as it is")
+    return seen
+
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def _trainable(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that have gradients; of a model that is frozen as a whole, all."""
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    return {name: p for name, p in _parameters(model).items() if name in trained or not trained}
+
+
+def _without_buffers(tensors: Tensors, model: nn.Module, *, who: str) -> tuple[Tensors, dict[str, Tensor]]:
+    """Split a state dict into weights and buffers."""
+    if not isinstance(tensors, Mapping):
+        return tensors, {}
+    own = dict(model.named_buffers())
+    found = {name: tensors[name] for name in own if name in tensors}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in own}
+    return rest, _by_name(found, {name: own[name] for name in found}, who=who)
+
+
+def _by_name(tensors: Tensors, like: Mapping[str, Tensor], *, who: str) -> dict[str, Tensor]:
+    """Return one tensor for each of ``like``, on its device and of its type."""
+    if not isinstance(tensors, Mapping):
+        given = list(tensors)
+        if len(given) != len(like):
+            raise ValueError(f"{who}: expected {len(like)} tensors, one for each parameter, got {len(given)}")
+        tensors = dict(zip(like, given, strict=True))
+    missing, strange = sorted(like.keys() - tensors.keys()), sorted(tensors.keys() - like.keys())
+    if missing or strange:
+        raise ValueError(
+            f"{who}: expected exactly the model's names {list(like)}, "
+            f"got {strange or 'nothing'} too many, and {missing or 'nothing'} is missing"
+        )
+    found = {name: torch.as_tensor(tensors[name]).detach() for name in like}
+    for name, tensor in found.items():
+        if tensor.shape != like[name].shape:
+            raise ValueError(
+                f"{who}: {name}: expected shape {tuple(like[name].shape)}, got {tuple(tensor.shape)}"
+            )
+    return {name: tensor.to(like[name]) for name, tensor in found.items()}
 
 
 class Manipulated(NamedTuple):

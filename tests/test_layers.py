@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "deploy", "__main__"},
+    {"api"},
     {"experiments"},
     {"client_app", "server_app"},
     {"running"},
@@ -15,7 +16,6 @@ LAYERS = [
     {"client"},
     {"policy"},
     {"secagg"},
-    {"storage"},
     {"report"},
     {"adversary"},
     {"defenses"},
@@ -28,7 +28,9 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"results"},
     {"console"},
+    {"storage"},
     {"types", "seeding"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""
@@ -105,6 +107,12 @@ def test_private_names_of_flower_live_in_one_module(repository):
             if name.split(".")[0] == "flwr" and not name.startswith(PUBLIC_FLOWER)
         }
         assert not private, path
+
+
+def test_the_picture_of_the_house_shows_these_layers(repository):
+    page = (repository / "docs" / "architecture.md").read_text()
+    picture = page.split("## The house\n")[1].split("```\n")[1]
+    assert [set(line.split("│")[0].split()) for line in picture.splitlines()] == LAYERS
 
 
 @pytest.mark.parametrize("package", ["fl_app", "attacks"])

@@ -25,6 +25,7 @@ from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import release
 from fl_app.models import lenet_zhu
 from fl_app.models.stored import load_weights
+from fl_app.storage.tensor_files import read_tensors
 from fl_app.wire import CodecError, decode
 from fl_app.wire.messages import TRAIN, Order, pack_blob, pack_order
 
@@ -165,6 +166,15 @@ def test_a_pickle_as_weights_to_start_from_is_refused(tmp_path):
             load_weights(lenet_zhu(num_classes=10, in_shape=(3, 32, 32)), path)
     with pytest.raises(ConfigError, match=r"init: .* cannot be read"):
         server_parts(f"init={path}")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz", ".safetensors"])
+def test_a_pickle_as_an_update_from_a_file_is_refused(tmp_path, suffix):
+    path = tmp_path / f"update{suffix}"
+    for content in (PICKLE, torch_file(tmp_path)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read as tensors"):
+            read_tensors(path)
 
 
 def test_pickles_among_observations_are_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Attacks by a server that changes the model it sends, and what a client can see of that beforehand."""
+"""Attacks by a server that manipulates the model it sends, and a client's checks against them."""
 
 from attacks.active.detect import Finding, inspect_model
 from attacks.active.imprint import imprint

@@ -1,4 +1,4 @@
-"""Where the bins of an imprint end: so that each is hit by as many images as any other."""
+"""Edges of an imprint's bins, chosen so that all bins are equally likely."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def law_edges(law: str, centre: float, spread: float, bins: int) -> list[float]:
 def lowest_value(
     functional: Tensor, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]
 ) -> float:
-    """Return a number below what the functional can be of any image with pixels in [0, 1]."""
+    """Return a lower bound of the functional over images with pixels in [0, 1]."""
     ends = [
         _as_seen(torch.full((1, *shape), pixel), mean, std).flatten() * functional for pixel in (0.0, 1.0)
     ]

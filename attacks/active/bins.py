@@ -1,4 +1,4 @@
-"""What each bin of an imprint block holds, by the differences of neighbouring rows."""
+"""Contents of an imprint block's bins, from the differences of neighbouring rows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from fl_app.types import Observation
 EMPTY = 100
 """In units of rounding: rows that differ by less of the longest row hold the same samples."""
 SLACK = 1e-3
-"""How far outside its bin, in bin widths, or outside [0, 1] rounding may put a sample."""
+"""Tolerance for rounding: distance of a sample outside its bin, in bin widths, or outside [0, 1]."""
 
 MOST_ROUNDED = 0.5
-"""A signal that rounding changed by a larger share is not looked for."""
+"""Signals that rounding changed by a larger share are not searched for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bins:
-    """What the rows of an imprint block give away."""
+    """Samples read off the rows of an imprint block."""
 
     inputs: Tensor
     """One input per bin (K, features), as the model sees it; not a number in bins without a signal."""
     occupied: Tensor
     single: Tensor
-    """Which bins (K,) hold any sample, and exactly one."""
+    """Masks of the bins (K,) that hold any sample, and exactly one."""
     decided: bool
-    """Whether the occupied bins that are not single are mixtures; or else nothing is known of them."""
+    """True if occupied bins that are not single are mixtures; otherwise nothing is known of them."""
     shown: Tensor
-    """Which bins (K,) are taken for images: single ones, or the strongest where nothing is decided."""
+    """Mask of the bins (K,) shown as images: single ones, or the strongest where nothing is decided."""
     labels: Tensor
     """Of single samples (K,), -1 where it is not known."""
     notes: tuple[str, ...]
@@ -114,7 +114,7 @@ def _lengths(rows: Tensor, biases: Tensor) -> Tensor:
 
 
 def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: ImprintBlock) -> Tensor:
-    """Return what rounding can make of two equal rows (K,)."""
+    """Return the largest difference that rounding can make between equal rows (K,)."""
     unit = torch.finfo(obs.update[f"{path}.rows.weight"].dtype).eps
     bound = (EMPTY * unit * _lengths(weight, bias).max()).expand(len(bias))
     if obs.local_steps is None:

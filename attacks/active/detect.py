@@ -1,4 +1,4 @@
-"""What a client can see of a manipulated model before it trains on it.
+"""Detection of a manipulated model by the client, before it trains on it.
 
 Each check is a number per layer and a threshold above those of honest models, trained or
 not. Checks of the weights name the known attacks; those of behaviour, on the client's own
@@ -21,9 +21,9 @@ WHO = "inspect_model"
 ROWS, COLUMNS = 8, 16
 """Smaller layers are not judged: there, chance makes rows parallel."""
 MOST_ROWS = 2048
-"""Of larger layers so many rows are looked at, evenly spread."""
+"""Number of rows inspected in larger layers, evenly spread."""
 SKETCH = 64
-"""Rows are compared by so many random projections: parallel rows have parallel ones."""
+"""Number of random projections by which rows are compared: parallel rows have parallel ones."""
 SILENT = 0.05
 """A unit that is active on a smaller share of the inputs is silent."""
 PARALLEL_ROWS, PARALLEL_COLUMNS, IN_STEP = 0.98, 0.999, 0.99
@@ -35,7 +35,7 @@ signal in all of its units. Training on one or two classes makes honest columns 
 
 
 class Check(NamedTuple):
-    """A threshold on one number of a layer, and what it means to be beyond it."""
+    """A threshold on one number of a layer, and the meaning of exceeding it."""
 
     threshold: float
     meaning: str
@@ -80,7 +80,7 @@ def inspect_model(
     in_shape: Sequence[int] | None = None,
     expected: nn.Module | None = None,
 ) -> tuple[Finding, ...]:
-    """Return what is suspicious in a model, nothing if it looks honest.
+    """Return the suspicious findings on a model; empty if it looks honest.
 
     ``inputs`` (N, C, H, W) are the client's own, as the model sees them, 32 or more; without
     them `smooth_noise` of shape ``in_shape`` is taken, and without either only weights are
@@ -197,7 +197,7 @@ def _even_sums(layer: nn.Module, rows: Tensor) -> float:
 
 
 def _beyond_chance(ratio: float, rows: int) -> float:
-    """Return by how much a ratio of deviations is below 1, less five of its own deviations."""
+    """Return the distance of a ratio of deviations below 1, less five of its own deviations."""
     # that of m draws is known up to one part in sqrt(2 (m - 1))
     return max(0.0, 1 - ratio - 5 / math.sqrt(2 * (rows - 1)))
 
@@ -249,7 +249,7 @@ def _behaviour(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor
 
 
 def _outputs(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> dict[str, Tensor]:
-    """Return what each layer gives (N, units) in eval mode, in the order of calls.
+    """Return the output of each layer (N, units) in eval mode, in the order of calls.
 
     Convolutions count where they see the whole image at once: elsewhere, neighbouring
     positions make honest channels alike.

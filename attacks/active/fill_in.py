@@ -1,4 +1,4 @@
-"""Entries of rows that were withheld, guessed: pictures are smooth, and pruning has a rule.
+"""Estimates of withheld entries: pictures are smooth, and pruning follows a rule.
 
 An entry that top-k withholds is not larger than the smallest that it sends. Within that
 bound rows, being sums of samples, are chosen so that their differences are smooth pictures.
@@ -16,7 +16,7 @@ from fl_app.types import Observation
 
 SWEEPS = 400
 COLOUR = 0.9
-"""How much of what stands out from its neighbours in the other colours does so in this one."""
+"""Share of a pixel's contrast in the other colours that carries over to this one."""
 
 
 def largest_withheld(obs: Observation, name: str) -> Tensor:

@@ -39,47 +39,44 @@ WHO = "imprint"
 QUANTILES = "quantiles"
 
 
-def imprint(
-    bins: int = 100,
-    functional: str = "mode32",
-    edges: str | Sequence[float] = QUANTILES,
-    adaptive: bool = True,
-    seed: int = 0,
-    gain: float | None = None,
-) -> Imprint:
+@dataclasses.dataclass(frozen=True)
+class Imprint:
     """Plant a block of ``bins`` bins, and read images off the update of a client that trained with it.
 
     ``functional`` is "mean" (brightness), "mode32" (a cosine) or "random" (Gaussian, drawn
     by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law of
     their mean and deviation, or the inner edges themselves. With ``adaptive`` a pruned
-    update is read where entries survive; without, what was not sent counts as zero.
+    update is read where entries survive; without, entries that were not sent count as zero.
     ``gain`` enlarges the rows' gradient: noise drowns in it, and the rounding of weights in a
-    delta. The smaller, the less do several local steps move the edges. None: as the client sends deltas
-    or not, 16 or 2^20.
+    delta. The smaller it is, the less several local steps move the edges. None: 16 if the client
+    sends deltas, else 2^20.
     """
-    if bins < 2:
-        raise ValueError(f"{WHO}: bins must be at least 2, got {bins}")
-    functional_weights(functional, (1, 1, 1), seed)
-    if gain is not None:
-        check_gain(gain)
-    if isinstance(edges, str) and edges not in (QUANTILES, *LAWS):
-        choices = ", ".join((QUANTILES, *LAWS))
-        raise ValueError(f"{WHO}: edges must be one of {choices}, or {bins - 1} numbers; got {edges!r}")
-    if not isinstance(edges, str) and len(edges) != bins - 1:
-        raise ValueError(f"{WHO}: {bins} bins have {bins - 1} inner edges, got {len(edges)}")
-    return Imprint(bins, functional, edges if isinstance(edges, str) else tuple(edges), adaptive, seed, gain)
 
+    bins: int = 100
+    functional: str = "mode32"
+    edges: str | Sequence[float] = QUANTILES
+    adaptive: bool = True
+    seed: int = 0
+    gain: float | None = None
 
-@dataclasses.dataclass(frozen=True)
-class Imprint:
-    """The attack with its settings; `imprint` makes and checks it."""
-
-    bins: int
-    functional: str
-    edges: str | tuple[float, ...]
-    adaptive: bool
-    seed: int
-    gain: float | None
+    def __post_init__(self) -> None:
+        if self.bins < 2:
+            raise ValueError(f"{WHO}: bins must be at least 2, got {self.bins}")
+        functional_weights(self.functional, (1, 1, 1), self.seed)
+        if self.gain is not None:
+            check_gain(self.gain)
+        if isinstance(self.edges, str):
+            if self.edges not in (QUANTILES, *LAWS):
+                choices = ", ".join((QUANTILES, *LAWS))
+                raise ValueError(
+                    f"{WHO}: edges must be one of {choices}, or {self.bins - 1} numbers; got {self.edges!r}"
+                )
+        elif len(self.edges) != self.bins - 1:
+            raise ValueError(
+                f"{WHO}: {self.bins} bins have {self.bins - 1} inner edges, got {len(self.edges)}"
+            )
+        else:
+            object.__setattr__(self, "edges", tuple(self.edges))  # a list could not be hashed
 
     def plant(
         self,
@@ -199,6 +196,9 @@ class Imprint:
             raise ValueError(f"{WHO}: the update must have the block's rows; {', '.join(missing)} missing")
         problem = as_problem(dataclasses.replace(obs, local_steps=None), who=WHO)
         return problem, path, block
+
+
+imprint = Imprint
 
 
 def _planted(model: nn.Module, settings: dict[str, object]) -> nn.Module:

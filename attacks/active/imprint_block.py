@@ -19,7 +19,7 @@ WHO = "add_imprint"
 MODE = 32
 """Half-waves of the cosine along the flattened image: brightness cancels, coarse structure counts."""
 GAIN, GAIN_OF_GRADIENTS = 16.0, 2.0**20
-"""What the rows measure has a deviation of about one over this; what leads back makes up for it.
+"""Inverse of the deviation of the rows' measurements; the way back compensates for it.
 
 Deltas of one step are read completely with 16 and more; of several, fewer with 64, whose edges move far."""
 

@@ -1,4 +1,4 @@
-"""The error signal of one photograph from its pixels alone: the 256 levels vote on it.
+"""Error signal of one photograph, voted on by the 256 levels of its pixels.
 
 Of one sample, a row's gradient is the error signal times the input. If the signal was not
 sent, or is known but roughly, the right one is that for which the pixels are levels.
@@ -17,11 +17,11 @@ from attacks.optimisation.problem import Problem
 FEWEST = 24
 """Distinct pixels below which some signal puts all of them on levels by chance."""
 VOTERS = 24, 96
-"""How many pixels are asked about all signals, and about those that get near a majority; in the end all."""
+"""Pixels that vote on all signals, and on those near a majority; in the end all pixels vote."""
 NEAR = 0.1
 """A vote: the pixel is this near to a level. Arbitrary numbers give one vote in five."""
 MAJORITY, DOUBT = 0.9, 0.3
-"""The share of votes that a signal needs, and by how much less it may have while few are asked."""
+"""Share of votes that a signal needs, and the allowance while only few pixels vote."""
 ROUGH = 0.4
 """The majority for pixels with noise of up to 0.15 levels; chance gives thousands no more than 0.23."""
 TIE = 0.05

@@ -1,4 +1,4 @@
-"""Whether what was read off a gradient is one sample or a mixture: two tests that need no truth.
+"""Two tests, without the truth, that tell a single sample from a mixture.
 
 *Replay*: the model is known, so the error signal of a recovered input can be computed for
 every label. That of a single sample is what was observed, for its label; the sum of
@@ -31,13 +31,13 @@ SAME = 1e-3
 
 
 class Verdicts(NamedTuple):
-    """What the tests say of each candidate (N,)."""
+    """Verdicts of the tests on the candidates (N,)."""
 
     single: Tensor
     labels: Tensor
     """As replayed, -1 where that is not known."""
     decided: bool
-    """Whether a candidate that is not single is a mixture; or else nothing is known of it."""
+    """True if a candidate that is not single is a mixture; otherwise nothing is known of it."""
     notes: list[str]
 
 

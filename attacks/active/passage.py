@@ -1,4 +1,4 @@
-"""How an image gets to a model's first linear layer: flattened at once, or through convolutions.
+"""Path of an image to a model's first linear layer: flattened at once, or through convolutions.
 
 A convolution of stride 1 that keeps the size can pass its input on, in as many channels as
 that has: its kernels are then a single 1. The first one turns what it sees into pixels,
@@ -19,11 +19,11 @@ _NEUTRAL = (nn.ReLU, nn.Identity, nn.Flatten)
 
 
 class LinearCall(NamedTuple):
-    """The first linear layer that a model calls, and what it sees."""
+    """The first linear layer that a model calls, and its input."""
 
     name: str
     sees_pixels: bool
-    """Whether its first inputs are pixels; or else the flattened input of the model."""
+    """True if its first inputs are pixels; otherwise they are the flattened input of the model."""
 
     def pixels(self, inputs: Tensor, problem: Problem) -> Tensor:
         """Return flat pixels from inputs of the layer (N, in_features)."""

@@ -1,4 +1,4 @@
-"""Bins of an imprint block from an update of which single entries were withheld.
+"""Bins of an imprint block, read from a pruned update.
 
 Completing the matrix does not help here: rows between the same samples are equal, and pruned
 alike, and the rest are as many as the rank. What is left are the pixels at which two

@@ -1,4 +1,4 @@
-"""Rows of a gradient of which single entries were withheld: which hold the same sample, and what is left.
+"""Rows of a pruned gradient: find the rows of one sample and merge their surviving entries.
 
 Two rows that one sample activates are multiples of it. Where both survive they agree up to
 a factor, and where only one does, it tells what the other lacks.

@@ -1,4 +1,4 @@
-"""Rows of a trapped layer from an update of which single entries were withheld.
+"""Rows of a trapped layer, read from a pruned update.
 
 A sample that activates one row alone activates others alone, too, each with another error
 signal: of these rows other pixels survive, and together they have most of the picture.

@@ -27,27 +27,24 @@ from fl_app.types import Manipulated, Observation
 WHO = "trap_weights"
 
 
-def trap_weights(scale: float = 0.97, seed: int = 0, adaptive: bool = True) -> TrapWeights:
+@dataclasses.dataclass(frozen=True)
+class TrapWeights:
     """Plant rows that few samples activate, and read images off the update of a client that trained on them.
 
     ``scale`` is the size of the positive half relative to the negative one: the smaller, the
     fewer samples activate a row. The layer must see the flattened image, or see it through
     convolutions that can pass it on: stride 1, padded to keep its size, at least as many channels.
-    With ``adaptive`` the rows of a pruned update are merged where they agree; without, what
-    was not sent counts as zero.
+    With ``adaptive`` the rows of a pruned update are merged where they agree; without, entries
+    that were not sent count as zero.
     """
-    if not 0 < scale <= 1:
-        raise ValueError(f"{WHO}: scale must be in (0, 1], got {scale}")
-    return TrapWeights(scale, seed, adaptive)
 
+    scale: float = 0.97
+    seed: int = 0
+    adaptive: bool = True
 
-@dataclasses.dataclass(frozen=True)
-class TrapWeights:
-    """The attack with its settings; `trap_weights` makes and checks it."""
-
-    scale: float
-    seed: int
-    adaptive: bool
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise ValueError(f"{WHO}: scale must be in (0, 1], got {self.scale}")
 
     def plant(
         self,
@@ -119,6 +116,9 @@ class TrapWeights:
         labels = found.labels if len(found.labels) and (found.labels >= 0).all() else None
         images = found.pixels.view(-1, *problem.input_shape).clamp(0, 1).to(problem.target.dtype)
         return Reconstruction(images=images, labels=labels, notes=(*problem.notes, *found.notes))
+
+
+trap_weights = TrapWeights
 
 
 def trap_rows(rows: int, features: int, scale: float, seed: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What each row of a trapped layer holds, by the ratios of its weights' gradient to its bias'."""
+"""Contents of a trapped layer's rows: each weight gradient divided by its bias gradient."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fl_app.types import Observation
 SILENT = 100
 """In units of rounding: rows whose bias moved by less of the largest hold no sample."""
 SLACK = 1e-3
-"""How far outside [0, 1] rounding may put a pixel."""
+"""Distance outside [0, 1] that rounding may put a pixel."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """What the rows of the trapped layer give away."""
+    """Samples read off the rows of a trapped layer."""
 
     active: Tensor
     single: Tensor
-    """Which rows (M,) hold any sample, and exactly one."""
+    """Masks of the rows (M,) that hold any sample, and exactly one."""
     decided: bool
-    """Whether active rows that are not single are mixtures; or else nothing is known of them."""
+    """True if active rows that are not single are mixtures; otherwise nothing is known of them."""
     pixels: Tensor
     """The distinct images of single rows (K, features); of all active rows if nothing is decided."""
     labels: Tensor

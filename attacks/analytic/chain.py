@@ -12,15 +12,15 @@ Undo = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
 """From an activation and its output to its input and its slope there."""
 
 EDGE = 1e-12
-"""How near to its bounds the output of an activation with bounds may be taken to be."""
+"""Smallest distance of a bounded activation's output from its bounds."""
 
 
 class PremiseError(ValueError):
-    """The model or the update is not what the attack can solve; the message says why."""
+    """The attack cannot solve this model or update; the message says why."""
 
 
 class Link(NamedTuple):
-    """One linear map, and what follows it up to the next."""
+    """One linear map, and the activations up to the next."""
 
     name: str
     """Of its weight."""
@@ -61,7 +61,7 @@ def as_chain(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[Link, ...]:
 
 
 def undo(link: Link, output: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the linear map's output and the activations' slope there, from what the next link sees."""
+    """Return the linear map's output and the activations' slope there, from the input of the next link."""
     value, slope = output.reshape(link.out_shape), torch.ones_like(output).reshape(link.out_shape)
     for activation in reversed(link.activations):
         value, more = INVERTIBLE[type(activation)](activation, value)

@@ -32,7 +32,7 @@ class CompletedUpdate(NamedTuple):
 
     update: Update
     sent: dict[str, Tensor]
-    """Which entries are known now: those that travelled and those that were completed."""
+    """Mask of known entries: those that travelled and those that were completed."""
     notes: tuple[str, ...]
 
 

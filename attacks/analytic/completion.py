@@ -46,9 +46,9 @@ class Completion:
     """(n, r), zero in columns that are not determined."""
     rows: Tensor
     columns: Tensor
-    """Which of them the known entries determine."""
+    """Masks of the rows and columns that the known entries determine."""
     error: float
-    """How far it is from the known entries, relative to their norm."""
+    """Distance from the known entries, relative to their norm."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -42,7 +42,7 @@ class Solution(NamedTuple):
     condition: float
     """The largest singular value over the smallest that is not zero, as estimated."""
     residual: float
-    """By how much the equations disagree, relative to their right-hand sides: the worse block."""
+    """Disagreement of the equations relative to their right-hand sides, of the worse block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class ConvolutionSystem:
     layer: nn.Conv2d
     in_shape: torch.Size
     places: np.ndarray
-    """Which input position (from 1; 0 is padding) a kernel entry meets at an output position (k, out)."""
+    """Input position (from 1; 0 is padding) that a kernel entry meets at an output position (k, out)."""
     shifts: Tensor
     """``K`` of one channel (out channels * k, in)."""
     balance: float
-    """What the gradient block is multiplied with, so that its rows are as long as those of the weights."""
+    """Factor of the gradient block that makes its rows as long as those of the weights."""
 
     @property
     def unknowns(self) -> int:

@@ -25,7 +25,7 @@ RANK_FLOOR = 1e-6
 ZERO = 1e-4
 """An error signal below this part of its row's length is a sample that does not activate the row."""
 DRAWS, CHUNK = 300_000, 4_000
-"""How many sets of rows are tried for ones that a sample leaves inactive; how many at once."""
+"""Number of row sets tried in search of ones that a sample leaves inactive; number tried at once."""
 MOST = 24
 """Of more samples, each active in half the rows, a set of rows that one leaves inactive is never drawn."""
 
@@ -37,18 +37,13 @@ class Samples(NamedTuple):
     notes: list[str]
 
 
-def first_linear() -> FirstLinear:
+@dataclasses.dataclass(frozen=True)
+class FirstLinear:
     """Recover inputs by dividing rows of the first linear layer's gradient by those of its bias.
 
     Exact for one sample. The update's scale cancels, so the delta of several local steps
     serves as well as a gradient.
     """
-    return FirstLinear()
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstLinear:
-    """The attack; `first_linear` makes it."""
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
@@ -71,8 +66,11 @@ class FirstLinear:
         )
 
 
+first_linear = FirstLinear
+
+
 def scale_free_problem(obs: Observation, *, who: str) -> Problem:
-    """Read an observation of which only ratios are used: a delta passes as the gradient it is made of."""
+    """Read an observation for an attack that uses ratios only: a delta serves as a gradient."""
     problem = as_problem(dataclasses.replace(obs, local_steps=None), who=who)
     if obs.local_steps is None:
         return problem

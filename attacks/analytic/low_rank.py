@@ -1,4 +1,4 @@
-"""Pruning undone: the first linear layer's gradient has low rank, so its survivors determine the rest."""
+"""Completion of pruned updates: the first linear layer's gradient has low rank, so survivors fix the rest."""
 
 from __future__ import annotations
 
@@ -26,32 +26,27 @@ from fl_app.types import Observation
 WHO = "complete_low_rank"
 
 
-def complete_low_rank(
-    rank: int | None = None, starts: int = 3, iterations: int = 300, adaptive: bool = True, seed: int = 0
-) -> CompleteLowRank:
+@dataclasses.dataclass(frozen=True)
+class CompleteLowRank:
     """Complete the first linear layer's gradient from its survivors, then read the inputs off it.
 
     ``rank`` None takes the number of samples. Up to ``starts`` starts of at most
     ``iterations`` alternating least-squares steps. Without ``adaptive`` the attacker does
-    not know of pruning: what was not sent counts as zero, as in `first_linear`.
+    not know of pruning: entries that were not sent count as zero, as in `first_linear`.
     """
-    if rank is not None and rank < 1:
-        raise ValueError(f"{WHO}: rank must be at least 1 or None, got {rank}")
-    for name, number in (("starts", starts), ("iterations", iterations)):
-        if number < 1:
-            raise ValueError(f"{WHO}: {name} must be at least 1, got {number}")
-    return CompleteLowRank(rank, starts, iterations, adaptive, seed)
 
+    rank: int | None = None
+    starts: int = 3
+    iterations: int = 300
+    adaptive: bool = True
+    seed: int = 0
 
-@dataclasses.dataclass(frozen=True)
-class CompleteLowRank:
-    """The attack with its settings; `complete_low_rank` makes and checks it."""
-
-    rank: int | None
-    starts: int
-    iterations: int
-    adaptive: bool
-    seed: int
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.rank < 1:
+            raise ValueError(f"{WHO}: rank must be at least 1 or None, got {self.rank}")
+        for name, number in (("starts", self.starts), ("iterations", self.iterations)):
+            if number < 1:
+                raise ValueError(f"{WHO}: {name} must be at least 1, got {number}")
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
@@ -98,6 +93,9 @@ class CompleteLowRank:
             return obs
         whole = complete_update(obs, starts=self.starts, iterations=self.iterations, seed=self.seed)
         return dataclasses.replace(obs, update=whole.update, sent=whole.sent)
+
+
+complete_low_rank = CompleteLowRank
 
 
 def _middle_of_the_possible(weight: Tensor, bias: Tensor, problem: Problem) -> Tensor:

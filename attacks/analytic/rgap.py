@@ -27,7 +27,7 @@ from fl_app.types import Observation
 
 WHO = "rgap"
 TURN = 1.2784645427610738
-"""Where ``-u / (1 + e^u)`` is least: beyond, it takes the same values again."""
+"""Minimiser of ``-u / (1 + e^u)``, beyond which the function takes the same values again."""
 DISAGREEMENT = 1e-3
 """Of the equations of one layer, above which something is wrong with them."""
 TINY, TRIES = 1e-5, 8
@@ -35,7 +35,7 @@ TINY, TRIES = 1e-5, 8
 
 
 class Output(NamedTuple):
-    """What the output layer's gradient tells."""
+    """Facts read off the output layer's gradient."""
 
     input: Tensor
     signal: Tensor
@@ -53,19 +53,14 @@ class SolvedChain(NamedTuple):
     notes: tuple[str, ...]
 
 
-def rgap() -> RGap:
+@dataclass(frozen=True)
+class RGap:
     """Solve for the input of one sample from its exact gradient, for a chain without biases.
 
     One logit is read as the logistic loss of a binary label (1: the logit is to be large, 0
-    or -1: small), several as cross-entropy. What breaks a premise is refused with the reason;
+    or -1: small), several as cross-entropy. A broken premise is refused with the reason;
     a layer whose equations leave its input open is reported with its rank.
     """
-    return RGap()
-
-
-@dataclass(frozen=True)
-class RGap:
-    """The attack; `rgap` makes it."""
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update."""
@@ -83,6 +78,9 @@ class RGap:
             notes=(*problem.notes, *solved.notes, *(str(layer) for layer in solved.layers)),
             layers=solved.layers,
         )
+
+
+rgap = RGap
 
 
 def solve_chain(
@@ -119,7 +117,7 @@ def _exact_model(obs: Observation) -> nn.Module:
 
 
 def _gradients(obs: Observation, problem: Problem, links: Sequence[Link]) -> dict[str, Tensor]:
-    """Return the gradient of each link's weight, in float64; refuse what is no gradient of one sample."""
+    """Return each weight's gradient in float64; refuse an update that is no gradient of one sample."""
     if problem.batch_size != 1:
         raise PremiseError(f"the equations are those of one sample, the batch has {problem.batch_size}")
     if obs.local_steps not in (None, 1):

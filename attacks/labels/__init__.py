@@ -1,4 +1,4 @@
-"""Which classes a client trained on, read off the gradient of the output layer."""
+"""Attacks on labels: classes of the training samples, read off the output layer's gradient."""
 
 from attacks.labels.counts import count_samples, fill_batch
 from attacks.labels.idlg import idlg_label

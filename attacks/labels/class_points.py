@@ -18,10 +18,10 @@ class ClassPoints(NamedTuple):
     points: Tensor
     """One row per class that is left (K, rank), float64."""
     classes: Tensor
-    """Which classes these are (K,)."""
+    """Classes of the points (K,)."""
     rank: int
     accuracy: float
-    """What the decomposition may have put the points off by, as unit vectors."""
+    """Error of the points from the decomposition, as unit vectors."""
     notes: list[str]
 
 
@@ -59,7 +59,7 @@ def class_points(
 
 
 def _row_sizes(rows: Tensor, weights: Tensor | None, classes: Tensor) -> Tensor:
-    """Return the root mean square of what was rounded in each row."""
+    """Return the root mean square of the rounding in each row."""
     largest = rows.abs().amax(dim=1, keepdim=True)  # the squares of small numbers would vanish
     sizes = largest.squeeze(1) * (rows / largest).square().mean(dim=1).sqrt()
     return sizes if weights is None else sizes.hypot(weights[classes].double().square().mean(dim=1).sqrt())

@@ -1,4 +1,4 @@
-"""Sums that vanish: non-negative combinations of vectors that give 0.
+"""Non-negative combinations of vectors that sum to 0.
 
 By Gordan's theorem either such a combination exists or a vector ``r`` with ``r v > 0`` for all
 vectors ``v``. Either one proves that the other cannot be.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, nnls
 
 ROUNDING = 1e-12
-"""What sums and products of unit vectors in float64 may be off by."""
+"""Rounding error of sums and products of unit vectors in float64."""
 _TOLERANCE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""How many samples each recovered class has: an estimate where signs only tell which classes occur."""
+"""Estimated number of samples of each recovered class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what enters the output layer is never below zero, so that signs of its rows name labels alone."""
+"""Check that no input of the output layer is negative, so that negative row entries name labels alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IMAGES = 4
 
 
 def features_above_zero(obs: Observation, weight: str) -> bool | None:
-    """Return what a trial of the model on noise shows; None if it takes no images or has no such layer."""
+    """Return the result of a trial on noise; None if the model takes no images or has no such layer."""
     layer = dict(obs.model.named_modules()).get(weight.removesuffix(".weight"))
     if obs.input_shape is None or len(obs.input_shape) != 3 or not isinstance(layer, nn.Linear):
         return None

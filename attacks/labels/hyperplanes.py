@@ -1,6 +1,6 @@
 """Hyperplanes through 0, each with one point alone below it, for many points at once.
 
-They are guesses: whether one does what it should, its margin tells.
+They are guesses; the margin of each says whether it holds.
 """
 
 from __future__ import annotations

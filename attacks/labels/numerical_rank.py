@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 GAP = 10.0
-"""How far a singular value must fall to the next for the rank to end between them."""
+"""Factor by which a singular value must fall for the rank to end there."""
 CLEAR = 4.0
-"""How far it must fall where what follows is the rounding that was expected, to a factor of `LEVEL`."""
+"""Likewise, where the values below match the expected rounding to a factor of `LEVEL`."""
 LEVEL = 2.0
 WIDE = 100.0
-"""How far it must fall where what follows is more than rounding."""
+"""Likewise, where the values below exceed rounding."""
 SUMS = 32.0
-"""How far sums of many products may lift rounding above that of single entries."""
+"""Factor by which sums of many products may lift rounding above that of single entries."""
 
 
 class Rank(NamedTuple):
-    """A rank, and what had to be assumed to say it."""
+    """A rank, and the assumptions behind it."""
 
     number: int
     notes: list[str]

@@ -16,7 +16,7 @@ class OutputGradient(NamedTuple):
     name: str
     rows: Tensor
     notes: list[str]
-    """What is missing from it."""
+    """Parts that are missing from the gradient."""
 
 
 def output_gradient(obs: Observation, weight: str | None = None, *, who: str) -> OutputGradient:

@@ -84,7 +84,7 @@ def _started_from(obs: Observation, gradient: OutputGradient) -> Tensor | None:
 
 
 def _most_samples(obs: Observation) -> int | None:
-    """Return how many samples the update can have been summed over, each step's counted anew."""
+    """Return the largest number of samples behind the update, counting each step's separately."""
     if obs.batch_size is None or obs.local_steps is None:
         return obs.batch_size
     return obs.local_steps * min(obs.batch_size, obs.local_batch_size or obs.batch_size)

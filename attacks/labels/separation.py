@@ -1,4 +1,4 @@
-"""Which points a hyperplane through 0 can part from all others: exact, and mostly without a programme each.
+"""Points that a hyperplane through 0 separates from all others: exact, mostly without a linear programme.
 
 Every answer has a proof. Yes: a hyperplane that does it, checked on all points. No: a sum
 with non-negative weights that vanishes. A point without a weight in it cannot be parted, since the
@@ -25,7 +25,7 @@ from attacks.labels.combination import (
 from attacks.labels.hyperplanes import guess_planes, margins
 
 _FEW = 500
-"""How many of the longest points are tried first, where there are far more."""
+"""Number of the longest points tried first, where there are far more."""
 
 
 class Separation(NamedTuple):
@@ -36,7 +36,7 @@ class Separation(NamedTuple):
     margins: Tensor
     """Of the hyperplane that was found, for unit vectors; 0 where there is none."""
     unproven: int
-    """How many of the parted have no hyperplane: their margin, if any, is as small as the accuracy."""
+    """Number of separated points without a proven hyperplane: their margin is as small as the accuracy."""
 
 
 def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
@@ -59,7 +59,7 @@ def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
 
 
 class _Search:
-    """What is known of the points so far."""
+    """Knowledge of the points so far."""
 
     def __init__(self, points: Tensor, accuracy: float) -> None:
         self.points, self.accuracy = points, accuracy

@@ -1,4 +1,4 @@
-"""How far recovered images are from the true ones: per image, on pixels in [0, 1]."""
+"""Distances of recovered images from the true ones: per image, on pixels in [0, 1]."""
 
 from attacks.metrics.error import mse, psnr
 from attacks.metrics.matching import match

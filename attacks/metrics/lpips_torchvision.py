@@ -1,4 +1,4 @@
-"""Weights for LPIPS from where the `lpips` package takes them: torchvision's server, and its own files.
+"""LPIPS weights from the sources of the `lpips` package: torchvision's server, and its own files.
 
 Many networks do not reach that server, so it gets little time; a file that torchvision
 once left in its own cache needs no network at all.

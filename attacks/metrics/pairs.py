@@ -1,4 +1,4 @@
-"""The one shape that every metric takes: two equal stacks of images, clamped to [0, 1]."""
+"""Common input of all metrics: two equal stacks of images, clamped to [0, 1]."""
 
 from __future__ import annotations
 

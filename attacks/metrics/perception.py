@@ -1,4 +1,4 @@
-"""Learned perceptual distance (LPIPS, Zhang et al. 2018), or nothing where its weights are missing."""
+"""Learned perceptual distance (LPIPS, Zhang et al. 2018); None where its weights are missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An attacker who knows the defense: what that changes in what is matched, and in how.
+"""Adaptive attacker: changes to the search for an attacker who knows the defense.
 
 A defense is public, for the server hands it out. Each is met where it gives most away:
 
-- pruning, Soteria: what was not sent is not matched as zeros. Linear layers are completed from
+- pruning, Soteria: unsent entries are not matched as zeros. Linear layers are completed from
   their survivors; the rest must obey the rule by which it was withheld; without the
   largest entries images must be smoother. Earlier rounds on the same samples are
   matched, too, which undoes error feedback.
@@ -11,7 +11,7 @@ A defense is public, for the server hands it out. Each is met where it gives mos
 - noise: the more of the update is noise, the more the images must be smooth.
 - Outpost: its small entries are zeros, and matched as such. Its noise fades: a late
   round may be attacked instead (``attack.rounds=last``).
-- ATS: what is found is a rewritten image, and the rewriting is undone (`attacks.rewrites`).
+- ATS: the search finds a rewritten image, and the rewriting is undone (`attacks.rewrites`).
 - FL-TOP, FL-BASIC: what was not sent was not trained either. It is not matched, and stays where it
   is while local steps are unrolled. Nothing is known of its size.
 - FL-CS: its measurements were turned back into an update, which is matched as it stands.
@@ -39,12 +39,12 @@ from fl_app.types import Observation
 RULE = 0.1
 """Weight of the rule by which entries were withheld: 1 gains no more, and 10 leads the search astray."""
 SMOOTHER = 4.0
-"""Where an update is nothing but noise, so many times the weights of the priors are added to them …"""
+"""Multiple of the priors' weights that is added to them where an update is pure noise …"""
 HEADLESS = 2.0
-"""… and so many times where the largest entries are missing, which tell most."""
+"""… and where the largest, most telling entries are missing."""
 
 CONFINING = ("fl_basic", "fl_top")
-"""Defenses under which a client trains nothing but what it sends."""
+"""Defenses under which a client trains only the entries that it sends."""
 TELLING = (
     "identity",
     "ats",
@@ -66,11 +66,11 @@ REMARKS = {
     "fl_cs": "what was found for the measurements is matched as if it had been sent",
     "perturb_outpost": "a late round may come without noise (attack.rounds=last)",
 }
-"""What a result says of defenses that are met in the search."""
+"""Notes of a result on defenses that the search takes into account."""
 
 
 def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[Observation, Problem]:
-    """Return the observation and the problem as one sees them who knows the defense.
+    """Return the observation and the problem as seen by an attacker who knows the defense.
 
     ``read`` makes a problem of an observation.
     """
@@ -101,7 +101,7 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
 
 
 def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
-    """Return the search as one makes it who knows the defense."""
+    """Return the search of an attacker who knows the defense."""
     draws = bool(stochastic_layers(problem.model))
     recipe = replace(recipe, masked=draws or not tells_all(obs), withheld=RULE)
     if find_part(obs, "take_sign"):
@@ -116,7 +116,7 @@ def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recip
 
 
 def tells_all(obs: Observation) -> bool:
-    """Return whether zeros of the update are what the client's gradient has there, or nearly."""
+    """Return whether zeros of the update are zero, or nearly, in the client's gradient."""
     parts = defense_parts(obs)
     return bool(parts) and all(part.name in TELLING for part in parts)
 

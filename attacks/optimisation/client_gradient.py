@@ -21,9 +21,9 @@ from attacks.optimisation.rounds import Rounds
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Draws = Mapping[str, Tensor]
-"""What stochastic layers are to take for their draws: by buffer name, (P, ...)."""
+"""Draws of stochastic layers: by buffer name, (P, ...)."""
 Course = LocalTraining | Rounds | None
-"""How the weights move while the client computes; None: not at all."""
+"""Movement of the weights while the client computes; None: they do not move."""
 State = Mapping[str, Tensor]
 
 

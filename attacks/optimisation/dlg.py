@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
@@ -24,73 +25,22 @@ PATIENCE = 15
 """Turns of each sample in which the objective must fall noticeably."""
 
 
-def dlg(
-    steps: int = 300,
-    restarts: int = 1,
-    adaptive: bool = False,
-    labels: str = "optimise",
-    tolerance: float = 1e-8,
-    seed: int = 0,
-    time_budget: float | None = None,
-    fedavg: str = "single",
-    trace: int = 0,
-) -> DeepLeakage:
-    """Recover a batch of images and their labels by the squared distance of gradients over all layers.
-
-    Images start from N(0, 1) as the model sees them, labels as the softmax of such numbers
-    ("optimise"; or "granted" by the observation, or "infer" from the output layer). Each of
-    ``steps`` is up to 20 iterations of L-BFGS on one sample of the batch, in turn. A search
-    ends when the distance, relative to the observed gradient's square, is below ``tolerance``,
-    and starts anew from another draw when it breaks or no longer gets closer; of ``restarts``
-    the closest is kept. ``adaptive``: the attacker knows the
-    defense (`attacks.optimisation.adaptation`). ``time_budget`` in seconds. Of the way there, ``trace``
-    snapshots are kept, at most.
-    """
-    return DeepLeakage(
-        who="dlg",
-        steps=steps,
-        restarts=restarts,
-        adaptive=adaptive,
-        labels=labels,
-        seed=seed,
-        time_budget=time_budget,
-        fedavg=fedavg,
-        trace=trace,
-        tolerance=tolerance,
-    )
-
-
-def idlg(
-    steps: int = 300,
-    restarts: int = 1,
-    adaptive: bool = False,
-    tolerance: float = 1e-8,
-    seed: int = 0,
-    time_budget: float | None = None,
-    fedavg: str = "single",
-    trace: int = 0,
-) -> DeepLeakage:
-    """Read the label off the output layer's gradient, then search for the image alone as `dlg` does."""
-    return DeepLeakage(
-        who="idlg",
-        steps=steps,
-        restarts=restarts,
-        adaptive=adaptive,
-        labels="infer",
-        seed=seed,
-        time_budget=time_budget,
-        fedavg=fedavg,
-        trace=trace,
-        tolerance=tolerance,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeepLeakage(ImageAttack):
-    """The attack with its settings; `dlg` and `idlg` make it."""
+    """Recover a batch of images and their labels by the squared distance of gradients over all layers.
 
-    tolerance: float
+    Images start from N(0, 1) as the model sees them. ``labels="optimise"`` searches for the labels
+    too, which start as the softmax of such numbers. Each of ``steps`` is up to 20 iterations of
+    L-BFGS on one sample of the batch, in turn. A search ends when the distance, relative to the
+    observed gradient's square, is below ``tolerance``, and starts anew from another draw when it
+    breaks or no longer gets closer.
+    """
 
+    steps: int = 300
+    labels: str = "optimise"
+    tolerance: float = 1e-8
+
+    who: ClassVar[str] = "dlg"
     sources: ClassVar[tuple[str, ...]] = ("optimise", "granted", "infer")
 
     def __post_init__(self) -> None:
@@ -99,7 +49,7 @@ class DeepLeakage(ImageAttack):
             raise ValueError(f"{self.who}: tolerance must be in [0, 1), got {self.tolerance}")
 
     def problem(self, obs: Observation) -> Problem:
-        """Return what is to be solved, in double precision."""
+        """Return the matching problem, in double precision."""
         return super().problem(obs).double()
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:
@@ -109,7 +59,7 @@ class DeepLeakage(ImageAttack):
         nothing = torch.zeros(problem.batch_size, dtype=torch.long, device=problem.device)
         return nothing, ["labels searched for with the images"]
 
-    def recipe(self, problem: Problem) -> Recipe:
+    def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
         """Return L-BFGS on the distance of gradients, without a box: the paper has none."""
         shapes: dict[str, tuple[int, ...]] = {"images": (problem.batch_size, *problem.input_shape)}
         if self.labels == "optimise":
@@ -145,6 +95,19 @@ class DeepLeakage(ImageAttack):
         if "logits" in variables:
             labels = variables["logits"].argmax(dim=-1)
         return problem.to_pixels(variables["images"]), labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImprovedDeepLeakage(DeepLeakage):
+    """Read the labels off the output layer's gradient, then search for the images alone as `dlg` does."""
+
+    labels: str = field(default="infer", init=False)
+
+    who: ClassVar[str] = "idlg"
+
+
+dlg = DeepLeakage
+idlg = ImprovedDeepLeakage
 
 
 def _classes(problem: Problem) -> int:

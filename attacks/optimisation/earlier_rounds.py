@@ -1,9 +1,9 @@
-"""Earlier rounds of a client that computes on the same samples each time, matched together with the last.
+"""Joint matching of several rounds of a client that computes on the same samples each time.
 
-What a client's transform got in round ``t`` is the gradient of that round; with error
-feedback, plus all that earlier rounds withheld: ``p_t = g_1 + … + g_t - s_1 - … - s_(t-1)``.
-The server knows every ``s`` and all weights, so a guess for the samples gives every ``p_t``,
-and every round adds what it sent to what is matched.
+The input of a client's transform in round ``t`` is the gradient of that round; with error feedback,
+plus the residual of earlier rounds: ``p_t = g_1 + … + g_t - s_1 - … - s_(t-1)``. The server knows every
+``s`` and all weights, so a guess for the samples gives every ``p_t``, and every round adds its sent
+entries to those that are matched.
 """
 
 from __future__ import annotations

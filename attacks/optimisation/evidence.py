@@ -1,4 +1,4 @@
-"""What the server saw of several problems, stacked: the side of a distance that a search does not change."""
+"""Observed gradients of several problems, stacked: the fixed side of every distance."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Evidence(NamedTuple):
     sent: Tensor
     low: Tensor
     high: Tensor
-    """Bounds of what was withheld."""
+    """Bounds on the withheld entries."""
     before: Tensor
-    """What the client had sent in earlier rounds, and no longer has in what it sends."""
+    """Sum of the entries that the client sent in earlier rounds."""
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Evidence:
-        """Stack what is known of each problem; of one without a rule or earlier rounds, nothing."""
+        """Stack the observations of all problems; without a rule or earlier rounds the bounds are empty."""
         rows = []
         for problem in problems:
             unknown = torch.full_like(problem.target, torch.inf)

@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next operator, instead of being given back to the kernel.
+"""Keep freed memory for the next operator instead of returning it to the kernel.
 
 A stack of gradients takes tens of megabytes, and every step makes dozens of such tensors.
 The C library asks the kernel for each of them and returns it at once, and the kernel clears
@@ -13,7 +13,7 @@ import functools
 import sys
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""How glibc's malloc.h names how much may lie unused, and how many blocks come from the kernel directly."""
+"""Keys of glibc's malloc.h: unused memory to keep, and number of blocks mapped from the kernel."""
 _KEPT = 2**31 - 1
 
 

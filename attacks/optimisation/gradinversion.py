@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.group_consistency import GroupConsistency
-from attacks.optimisation.image_attack import ImageAttack
+from attacks.optimisation.image_attack import ImageAttack, check_step_size, check_weight
 from attacks.optimisation.image_space import draw_images, into_box, to_pixels
 from attacks.optimisation.loop import Schedule
 from attacks.optimisation.matching import Owners, Prior, Recipe
@@ -20,29 +20,15 @@ from attacks.optimisation.objectives import relative_distance
 from attacks.optimisation.optimisers import Adam, Variables
 from attacks.optimisation.priors import squared_length, total_variation
 from attacks.optimisation.problem import Problem
-from attacks.optimisation.statistics_prior import Statistics, known_statistics, statistics_prior
+from attacks.optimisation.statistics_prior import known_statistics, statistics_prior
 from fl_app.types import Observation
 
-WHO = "gradinversion"
 SPREAD = 0.1
 """Of the first guess: what neither gradient nor prior settles then stays mid-grey instead of noise."""
 
 
-def gradinversion(
-    steps: int = 2000,
-    restarts: int = 4,
-    tv: float = 0.2,
-    l2: float = 1e-6,
-    bn: float = 3.0,
-    group: float = 0.01,
-    adaptive: bool = False,
-    lr: float = 0.1,
-    labels: str = "auto",
-    seed: int = 0,
-    time_budget: float | None = None,
-    fedavg: str = "single",
-    trace: int = 0,
-) -> GradInversion:
+@dataclass(frozen=True, kw_only=True)
+class GradInversion(ImageAttack):
     """Recover a batch of images by the squared distance of gradients and four priors, with their weights.
 
     ``tv``: total variation; ``l2``: mean square around mid-grey; ``bn``: BatchNorm statistics, of
@@ -50,57 +36,32 @@ def gradinversion(
     restart to the registered mean of all ``restarts``, which steers them but does not decide
     which is best. The distance is relative to the observed gradient's square, so that weights
     mean the same for all models. Adam on signs with step size ``lr``, falling to zero along a
-    half cosine, projected onto valid pixels. ``adaptive``, ``labels``, ``time_budget`` and ``trace`` as
-    for `inverting_gradients`.
+    half cosine, projected onto valid pixels.
 
     Signs, the half cosine and ``tv`` are not the paper's (plain Adam, steps, 1e-4): on a trained
     ConvNet16 in train mode, a batch of four CIFAR-10 test pictures, 100 steps, those and a ``bn`` of 1
     ended at a relative distance of 0.27 and further from the truth than grey is; these at 0.05 and nearer.
     """
-    for name, weight in (("tv", tv), ("l2", l2), ("bn", bn), ("group", group)):
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"{WHO}: {name} must be finite and not negative, got {weight}")
-    if not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"{WHO}: lr must be finite and positive, got {lr}")
-    return GradInversion(
-        who=WHO,
-        steps=steps,
-        restarts=restarts,
-        adaptive=adaptive,
-        labels=labels,
-        seed=seed,
-        time_budget=time_budget,
-        fedavg=fedavg,
-        trace=trace,
-        tv=tv,
-        l2=l2,
-        bn=bn,
-        group=group,
-        lr=lr,
-    )
 
+    steps: int = 2000
+    restarts: int = 4
+    tv: float = 0.2
+    l2: float = 1e-6
+    bn: float = 3.0
+    group: float = 0.01
+    lr: float = 0.1
 
-@dataclass(frozen=True, kw_only=True)
-class GradInversion(ImageAttack):
-    """The attack with its settings; `gradinversion` makes and checks it."""
+    who: ClassVar[str] = "gradinversion"
 
-    tv: float
-    l2: float
-    bn: float
-    group: float
-    lr: float
-    statistics: tuple[Statistics, ...] = ()
-    """What is known of the clients under attack, one entry each; `many` finds it out."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tv", "l2", "bn", "group"):
+            check_weight(self.who, name, getattr(self, name))
+        check_step_size(self.who, self.lr)
 
-    def many(
-        self, observations: Sequence[Observation], *, on_step: StepListener | None = None
-    ) -> list[Reconstruction]:
-        """Attack several updates to one model in one graph, each with its client's statistics."""
-        informed = replace(self, statistics=tuple(known_statistics(obs)[0] for obs in observations))
-        return ImageAttack.many(informed, observations, on_step=on_step)
-
-    def recipe(self, problem: Problem) -> Recipe:
+    def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
         """Return signed Adam on the relative distance and all priors, inside the box."""
+        statistics = [known_statistics(obs)[0] for obs in observations]
 
         def draw(generator: torch.Generator) -> Variables:
             return {"images": draw_images(problem, generator, SPREAD)}
@@ -109,7 +70,7 @@ class GradInversion(ImageAttack):
             return _inputs(problem, variables), labels
 
         def own_priors(owners: Owners) -> list[tuple[float, Prior]]:
-            targets = [self.statistics[owner] for owner in owners]
+            targets = [statistics[owner] for owner in owners]
             if self.bn == 0 or not any(targets):
                 return []
             example = problem.target.new_zeros(len(owners), problem.batch_size, *problem.input_shape)
@@ -140,6 +101,9 @@ class GradInversion(ImageAttack):
     def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pixels, with the labels that the search started from."""
         return to_pixels(variables["images"]), labels
+
+
+gradinversion = GradInversion
 
 
 def _cosine_decay(lr: float) -> Schedule:

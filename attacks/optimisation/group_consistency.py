@@ -1,4 +1,4 @@
-"""Group consistency (Yin et al. 2021): restarts of one problem are drawn to the image they agree on.
+"""Group consistency (Yin et al. 2021): pull restarts of one problem towards the image they agree on.
 
 Each restart gets other details wrong; their mean, once registered, has fewer of them. The
 paper registers by a learned flow; here translations of a few pixels are undone.

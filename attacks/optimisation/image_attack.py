@@ -1,4 +1,4 @@
-"""What the attacks on images share: from observations to problems, a recipe, and results with notes."""
+"""Base of the attacks on images: from observations to problems, a recipe, and results with notes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,29 @@ FEDAVG = ("single", "unrolled")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageAttack(ABC):
-    """An attack with its settings; subclasses say what is searched for and how."""
+    """Settings that all searches for images share; subclasses define the search."""
 
-    who: str
-    """The name of the attack in errors."""
     steps: int
-    restarts: int
-    adaptive: bool
+    restarts: int = 1
+    """Independent searches; the one with the lowest objective is kept."""
+    adaptive: bool = False
     """The attacker knows the defense: see `attacks.optimisation.adaptation`."""
-    labels: str
-    """Where the labels come from."""
-    seed: int
-    time_budget: float | None
+    labels: str = "auto"
+    """Source of the labels: "granted" by the observation, "infer" from the output layer, or "auto":
+    inferred unless granted."""
+    seed: int = 0
+    time_budget: float | None = None
+    """Seconds after which the search ends with the best result so far."""
     fedavg: str = "single"
-    """How an update of several local steps is matched: as a single one, or unrolled."""
+    """Match an update of several local steps as a "single" one (divided by their number and the
+    learning rate), or "unrolled", which costs as many backward passes."""
     trace: int = 0
-    """How many snapshots of the search to keep, at most, and the last one."""
+    """Maximum number of snapshots kept of the search, beside the last one."""
 
+    who: ClassVar[str]
+    """Name of the attack in errors."""
     sources: ClassVar[tuple[str, ...]] = SOURCES
-    """What ``labels`` may be."""
+    """Valid values of ``labels``."""
 
     def __post_init__(self) -> None:
         for name, number in (("steps", self.steps), ("restarts", self.restarts)):
@@ -61,15 +65,15 @@ class ImageAttack(ABC):
             )
 
     @abstractmethod
-    def recipe(self, problem: Problem) -> Recipe:
-        """Return the search, for this problem and those like it."""
+    def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
+        """Return the search for ``observations``, of which ``problem`` is the first."""
 
     @abstractmethod
     def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return pixels and labels of one solution, given the labels that it started from."""
 
     def problem(self, obs: Observation) -> Problem:
-        """Return what is to be solved."""
+        """Return the matching problem of an observation."""
         return as_problem(obs, who=self.who, unroll=self.fedavg == "unrolled")
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:
@@ -95,7 +99,7 @@ class ImageAttack(ABC):
         seen = [self.see(obs) for obs in observations]
         problems = [problem for _, problem in seen]
         known = [self.known(obs, problem) for obs, problem in seen]
-        recipe = self.recipe(problems[0])
+        recipe = self.recipe(problems[0], observations)
         if self.adaptive:
             recipe = informed_recipe(recipe, observations[0], problems[0])
         solutions = match_gradients(
@@ -114,7 +118,7 @@ class ImageAttack(ABC):
         ):
             if recipe.masked and not problem.sent.all():
                 notes = [*notes, _what_is_matched(obs, problem)]
-            notes = [*problem.notes, *notes, *self.remarks(obs), *solution.notes]
+            notes = [*problem.notes, *_doubts(obs, problem), *notes, *self.remarks(obs), *solution.notes]
             result = self._reconstruction(problem, solution, labels, notes)
             # the search may be more precise than the model
             result = replace(result, images=result.images.to(next(obs.model.parameters()).dtype))
@@ -150,6 +154,18 @@ class ImageAttack(ABC):
         return Snapshot(stop.step, stop.objective, stop.distance, stop.layers, pixels.clamp(0, 1))
 
 
+def check_weight(who: str, name: str, weight: float) -> None:
+    """Refuse the weight of a prior that is negative or not finite."""
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"{who}: {name} must be finite and not negative, got {weight}")
+
+
+def check_step_size(who: str, lr: float) -> None:
+    """Refuse a step size that is not positive or not finite."""
+    if not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"{who}: lr must be finite and positive, got {lr}")
+
+
 def _check_outputs(obs: Observation, who: str) -> None:
     """Refuse a model whose output layer has one logit: the client's loss is then another one."""
     rows = [len(parameter) for parameter in obs.model.parameters() if parameter.ndim == 2]
@@ -158,6 +174,11 @@ def _check_outputs(obs: Observation, who: str) -> None:
             f"{who}: matches the cross-entropy of models with one logit a class, got a model with one logit "
             "for two classes; rgap solves for the images of such models"
         )
+
+
+def _doubts(obs: Observation, problem: Problem) -> list[str]:
+    mistake = replace(obs, batch_size=problem.batch_size).likely_mistake()
+    return [] if mistake is None else [mistake]
 
 
 def _what_is_matched(obs: Observation, problem: Problem) -> str:

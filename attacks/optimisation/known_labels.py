@@ -1,4 +1,4 @@
-"""The labels that an attack on images starts from: granted by the threat model, or read off the update."""
+"""Initial labels of an attack on images: granted by the threat model, or read off the update."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 SOURCES = ("auto", "granted", "infer")
-"""Use what is granted or else infer; use only what is granted; never use what is granted."""
+"""Use granted labels or else infer; use only granted labels; never use granted labels."""
 
 
 def known_labels(obs: Observation, problem: Problem, source: str, *, who: str) -> tuple[Tensor, list[str]]:

@@ -1,4 +1,4 @@
-"""A client's local steps, as far as the server knows them: how many, how long, on which samples."""
+"""A client's local steps, as far as the server knows them: number, learning rate and samples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class LocalTraining:
 
     @property
     def scale(self) -> float:
-        """What the change of the weights is divided by to be a mean gradient."""
+        """Divisor that turns the change of the weights into a mean gradient."""
         return -self.lr * len(self.parts)
 
 
 def plan_local_training(obs: Observation, samples: int, *, who: str) -> tuple[LocalTraining, list[str]]:
-    """Return the client's steps, and what had to be assumed of them.
+    """Return the client's steps, and the assumptions made about them.
 
     Which samples a step took is the client's secret. With one batch a pass there is
     nothing to know; otherwise they are taken in the same order in every pass, which

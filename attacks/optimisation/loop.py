@@ -1,4 +1,4 @@
-"""The loop under every optimisation attack: step, project, keep the best iterate, mend what breaks."""
+"""Loop of every optimisation attack: step, project, keep the best iterate, redraw broken guesses."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Outcome:
     objective: Tensor
     """(P,); infinite where no iterate had a finite one."""
     steps: int
-    """How many were taken before all problems were solved, the time was up or the search was told to stop."""
+    """Steps taken before all problems were solved, the time was up or the search was stopped."""
     redrawn: int
-    """How often a problem left the finite numbers and was started anew."""
+    """Restarts after an objective that was not finite."""
     stuck: Tensor
-    """How often each problem's objective no longer fell, so that it was started anew (P,)."""
+    """Restarts of each problem because its objective no longer fell (P,)."""
     solved_after: Tensor
     """After how many steps each problem fell below the objective that was asked for (P,); -1: it did not."""
 
     @property
     def solved(self) -> Tensor:
-        """Which problems did (P,)."""
+        """Mask of the solved problems (P,)."""
         return self.solved_after >= 0
 
 
@@ -149,7 +149,7 @@ class _Best:
 
 
 class _Fall:
-    """How long ago the objective of each problem last fell, among the iterates since it was drawn."""
+    """Steps since the objective of each problem last fell, among the iterates since it was drawn."""
 
     def __init__(self, start: Variables, patience: int | None):
         self.patience = patience

@@ -38,7 +38,7 @@ Owners = Sequence[int]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes one optimisation attack differ from another."""
+    """Parts in which optimisation attacks differ."""
 
     draw: Callable[[torch.Generator], Variables]
     """One guess to start from, without the problem axis."""
@@ -65,7 +65,7 @@ class Recipe:
     stop_below: float | None = None
     """A guess with a lower objective is solved."""
     patience: int | None = None
-    """In so many steps the objective must fall noticeably, or the guess is drawn anew."""
+    """Number of steps in which the objective must fall noticeably; otherwise the guess is redrawn."""
     remembered: int = 0
     """Numbers that the optimiser keeps for a guess."""
 
@@ -79,9 +79,9 @@ class Solution:
     """(R,); infinite where a restart never had a finite one."""
     notes: tuple[str, ...]
     trail: tuple[Stop, ...] = ()
-    """Where the best restart stood on its way."""
+    """Snapshots of the best restart."""
     solved_after: int | None = None
-    """How many steps the best restart took to reach the objective that was asked for; None: it did not."""
+    """Steps that the best restart took to reach the target objective; None: it did not reach it."""
 
     @property
     def best(self) -> int:

@@ -1,4 +1,4 @@
-"""How far a guessed gradient is from the observed one: distances over stacks of flat gradients."""
+"""Distances between guessed and observed gradients, over stacks of flat gradients."""
 
 from __future__ import annotations
 

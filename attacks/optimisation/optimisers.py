@@ -1,4 +1,4 @@
-"""Steps downhill for a stack of independent problems, each with its own state."""
+"""Optimisers for a stack of independent problems, each with its own state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Variables = dict[str, Tensor]
-"""What is sought, by name; the first axis of every tensor counts the problems."""
+"""Unknowns of a search by name; the first axis of every tensor counts the problems."""
 Evaluate = Callable[[Variables], tuple[Tensor, Variables]]
 """From variables to the objective (P,) and its gradient."""
 

@@ -1,4 +1,4 @@
-"""What images look like, whatever the gradient says: penalties over stacks of guesses."""
+"""Image priors: penalties over stacks of guesses, independent of the gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One observation as a gradient-matching problem: what is known, what is assumed, what is sought."""
+"""One observation as a gradient-matching problem: known, assumed and unknown quantities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Problem:
     target: Tensor
     """The observed gradient (n,)."""
     sent: Tensor
-    """Which of its entries travelled (n,)."""
+    """Mask of the entries that travelled (n,)."""
     batch_size: int
     input_shape: tuple[int, int, int]
     mean: Tensor
@@ -39,7 +39,7 @@ class Problem:
     local: LocalTraining | None = None
     """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
     withheld: Withheld | None = None
-    """What is known of the entries that did not travel."""
+    """Knowledge of the entries that did not travel."""
     trained: Tensor | None = None
     """The only entries that the client's steps move (n,); None: all.
 
@@ -59,12 +59,12 @@ class Problem:
 
     @property
     def sizes(self) -> list[int]:
-        """How many entries each matched parameter has."""
+        """Number of entries of each matched parameter."""
         parameters = dict(self.model.named_parameters())
         return [parameters[name].numel() for name in self.names]
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
-        """Return what the model sees of pixels in [0, 1]."""
+        """Return the model's inputs for pixels in [0, 1]."""
         return (pixels - self.mean) / self.std
 
     def to_pixels(self, inputs: Tensor) -> Tensor:

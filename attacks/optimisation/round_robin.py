@@ -1,4 +1,4 @@
-"""One sample of a batch at a time (Zhu et al. 2019, Eq. 5).
+"""Round-robin optimisation: one sample of a batch at a time (Zhu et al. 2019, Eq. 5).
 
 Samples that move together may trade places in a gradient that only knows their sum;
 moved in turn, each settles on what the others leave.
@@ -40,7 +40,7 @@ class RoundRobin:
         return together(self.optimisers[turn].step(own, evaluate_own, lr))
 
     def reset(self, which: Tensor) -> None:
-        """Forget what is known of the samples of some problems."""
+        """Reset the state of the samples of some problems."""
         for optimiser in self.optimisers:
             optimiser.reset(which)
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The models that the client got, oldest first, and what it had sent before."""
+    """The models that the client received, oldest first, and the sums it had sent before."""
 
     states: tuple[Mapping[str, Tensor], ...]
     """Parameters and buffers by name."""
     running: bool
-    """Whether error feedback adds the gradients up from round to round."""
+    """True if error feedback adds the gradients up from round to round."""
     before: Tensor
-    """What had been sent before each round (rounds * n,), zero without error feedback."""
+    """Sum of the entries sent before each round (rounds * n,), zero without error feedback."""
 
     def is_like(self, other: Rounds | None) -> bool:
         """Return whether another client saw the same models in the same way."""

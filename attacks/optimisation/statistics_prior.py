@@ -20,7 +20,7 @@ from fl_app.types import Observation
 
 @dataclass(frozen=True, eq=False)
 class ChannelStatistics:
-    """What one BatchNorm layer saw, per channel; the variance is the unbiased one that torch keeps."""
+    """Statistics of one BatchNorm layer, per channel; the variance is the unbiased one that torch keeps."""
 
     mean: Tensor
     variance: Tensor

@@ -1,4 +1,4 @@
-"""A model that draws at random (PRECODE): the client's draws are unknowns like its images, and searched for.
+"""Models that draw at random (PRECODE): the client's draws are searched for with its images.
 
 The gradient of every layer depends on them, so that a guess with draws of its own never
 matches. But they are few, and the layers in front of them tell of the images whatever
@@ -20,7 +20,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 BUFFER = "given_draws"
-"""What a layer that draws holds here, it takes for its draws."""
+"""Attribute of a stochastic layer that, if set, replaces its draws."""
 
 
 def stochastic_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -51,7 +51,7 @@ def in_front(problem: Problem) -> Tensor:
 
 
 def loss_of(obs: Observation, problem: Problem) -> Loss:
-    """Return the client's loss: the cross-entropy, and PRECODE's divergence of what is drawn from."""
+    """Return the client's loss: the cross-entropy, plus the divergence term of PRECODE."""
     part = find_part(obs, "precode")
     beta = float(cast(float, part.settings.get("beta", 0.0))) if part is not None else 0.0
     encoded: dict[str, Tensor] = {}

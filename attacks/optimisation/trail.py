@@ -1,4 +1,4 @@
-"""Where a search has been: a few of its iterates, evenly spaced however long it turns out to be."""
+"""Snapshots of a search, evenly spaced however long it runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Trail:
 def differences(
     gradient: Tensor, evidence: Evidence, sizes: Mapping[str, int], *, masked: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean squared difference from what was observed, of each guess (P,), in all and by parameter.
+    """Return each guess's mean squared difference (P,) from the observed gradient, in all and by parameter.
 
     As in Fig. 4 of Zhu et al. 2019. If ``masked``, over those entries that were sent. Gradients of several
     rounds stand one behind the other: a parameter's are then taken together.

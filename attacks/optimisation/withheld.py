@@ -1,8 +1,8 @@
-"""What entries that were not sent still tell: they were too small to be sent, or too large.
+"""Bounds on entries that were not sent: they were too small to be sent, or too large.
 
-A pruned entry is not unknown. Top-k leaves out what is below the smallest entry that it
-sends; dual pruning leaves out what is below the smallest or above the largest. A
-guess whose gradient breaks that rule is not the client's.
+A pruned entry is not unknown. Top-k drops entries below the smallest that it sends; dual pruning drops
+entries below the smallest or above the largest. A guess whose gradient breaks that rule is not the
+client's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Withheld(NamedTuple):
 
 
 def withheld_entries(obs: Observation, names: tuple[str, ...]) -> Withheld | None:
-    """Return what the pruning rule tells of the entries that were not sent, None where there is no rule.
+    """Return the bounds that the pruning rule puts on unsent entries; None where there is no rule.
 
     The rule holds for what was pruned; with error feedback that is a gradient in the first round alone.
     Of several local steps the bounds are those of their mean gradient.

@@ -1,4 +1,4 @@
-"""Rows of tokens, read off an update: what was said, as a bag of pieces and in order, or what was written."""
+"""Attacks on token sequences: spoken words as a bag and in order, and written sentences."""
 
 from attacks.sequences.bag_of_words import bag_of_words
 from attacks.sequences.transcript import transcript

@@ -1,4 +1,4 @@
-"""Which pieces of words a client's utterances hold, and how many in all (Dang et al. 2021, Section 2.5.2).
+"""Word pieces of a client's utterances, and their number (Dang et al. 2021, Section 2.5.2).
 
 Each token of a transcript is a sample of the layer that projects to the vocabulary: RLG finds the distinct
 ones, and the rank of the gradient is their number, repeats and the ends of utterances counted. The signs of
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attacks.base import LabelAttack, LabelSet, StepListener
+from attacks.base import LabelAttack, LabelSet, StepListener, reading
 from attacks.labels import bias_labels, rlg
 from fl_app.types import Observation
 
@@ -30,4 +30,4 @@ def bag_of_words(rank: int | None = None, way: str = "hyperplanes") -> LabelAtta
         # utterances are no samples: how many there are says nothing of the tokens
         return recover(dataclasses.replace(obs, batch_size=None, local_batch_size=None), on_step=on_step)
 
-    return attack
+    return reading("transcripts", attack)

@@ -1,6 +1,6 @@
 """The gradient of a decoder, for guessed contexts and labels that need not be whole tokens.
 
-A linear layer's gradient is the sum over its calls of what came back from above times what went in. Guesses
+A linear layer's gradient is the sum over its calls of the output's gradient times the input. Guesses
 are rows of one batch that know nothing of each other, so both are kept for each row, and one product
 for each layer gives the gradients of all guesses. All of it can be differentiated once more.
 """
@@ -20,7 +20,7 @@ DecoderGradient = Callable[[Tensor, Tensor], Gradients]
 
 
 class _Call(NamedTuple):
-    """What a layer was given (R, I) and what it returned (R, O)."""
+    """Input (R, I) and output (R, O) of a layer."""
 
     given: Tensor
     returned: Tensor

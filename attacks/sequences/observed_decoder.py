@@ -1,4 +1,4 @@
-"""What was observed of a decoder's gradient, and how far a guess is from it."""
+"""Observed gradient of a decoder, and the distance of a guess from it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ObservedEntries:
 
     entries: Tensor
     sent: Tensor | None
-    """Which were; None: all."""
+    """Mask of the entries that were sent; None: all."""
     size: Tensor
     """The norm."""
 
     def distance(self, guessed: Tensor) -> Tensor:
-        """Return how far guesses (R, ...) are from what was sent, relative to its size (R,)."""
+        """Return the distance of guesses (R, ...) from the sent entries, relative to their norm (R,)."""
         missed = guessed - self.entries
         if self.sent is not None:
             missed = missed * self.sent

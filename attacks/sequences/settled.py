@@ -1,4 +1,4 @@
-"""When a search for tokens has found its answer: none of them has changed for a while."""
+"""Stopping rule of a search for tokens: stop once none has changed for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attacks.optimisation.optimisers import Variables
 
 
 class Settled:
-    """Sees the labels (R, S, K) after each step; true once no guess's tokens changed for so many steps."""
+    """Check of the labels (R, S, K) after each step: true once no token changed for ``patience`` steps."""
 
     def __init__(self, patience: int) -> None:
         self.patience = patience

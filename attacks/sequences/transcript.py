@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.base import Attack, LabelSet, StepListener, Transcript
+from attacks.base import Attack, LabelSet, StepListener, Transcript, reading
 from attacks.optimisation.loop import Objective, Outcome, Schedule, minimise
 from attacks.optimisation.optimisers import Adam, Variables
 from attacks.sequences.bag_of_words import bag_of_words
@@ -24,7 +24,7 @@ WHO = "transcript"
 HALF_LIFE = 4_000
 """In steps, of the learning rate."""
 LEAST = 0.1
-"""What the learning rate does not fall below, as a part of the first one."""
+"""Lowest learning rate, relative to the first."""
 SPREAD = 0.1
 """Of the first contexts' entries."""
 
@@ -76,7 +76,7 @@ def transcript(
         )
         return _read(outcome, pieces, [*notes, f"{length} tokens of {len(pieces)} pieces sought"], steps)
 
-    return attack
+    return reading("transcripts", attack)
 
 
 def halving(lr: float, steps: int) -> Schedule:
@@ -85,7 +85,7 @@ def halving(lr: float, steps: int) -> Schedule:
 
 
 def label_penalty(labels: Tensor) -> Tensor:
-    """Return for each guess by how much its labels (R, S, K) miss a sum of 1, over all steps (R,)."""
+    """Return for each guess the distance of its labels (R, S, K) from a sum of 1, over all steps (R,)."""
     return (labels.abs().sum(dim=2) - 1).abs().sum(dim=1)
 
 

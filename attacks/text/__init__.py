@@ -1,4 +1,4 @@
-"""Attacks on language models: what a sentence was, from the gradient of the pieces that were masked in it."""
+"""Attacks on language models: recover a sentence from the gradient of its masked pieces."""
 
 from attacks.text.embedding_rows import embedding_rows
 from attacks.text.text_dlg import text_dlg

@@ -1,8 +1,8 @@
-"""What a defense does to the search for a sentence, for an attacker who knows it and for one who does not.
+"""Effects of a defense on the search for a sentence, for adaptive and plain attackers.
 
-Who knows that an update was pruned matches what was sent, and not zeros in the place of the rest. The
-table of token embeddings has a gradient in the rows of the sentence's tokens alone, which are few: pruning
-by size may leave it whole, and with it the set of words.
+An attacker who knows that an update was pruned matches only the entries that were sent, not zeros in
+place of the others. The table of token embeddings has a gradient only in the rows of the sentence's
+tokens, which are few: pruning by size may leave it whole, and with it the set of words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTICED = 0.01
 
 
 def informed_search(recipe: Recipe, obs: Observation, problem: Problem) -> tuple[Recipe, list[str]]:
-    """Return the search as one makes it who knows the defense, and what that changed."""
+    """Return the search of an attacker who knows the defense, and notes on the changes."""
     notes = []
     if find_part(obs, "take_sign") is not None:
         recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes))

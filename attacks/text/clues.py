@@ -1,4 +1,4 @@
-"""What the gradient of a masked language model says by itself, before any search."""
+"""Clues in the gradient of a masked language model, read before any search."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MASKED = 0.15
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What may have been asked for, and where."""
+    """Possible targets and their places."""
 
     pieces: Tensor
     """The tokens that come into question (T,)."""
     chances: Tensor | None
-    """Of each place to be masked (L,), to start from; None if what was asked for is known."""
+    """Initial chance of each place to be masked (L,); None if the masked places are known."""
     known: Tensor
     """The share of each token, and last that of none, at each place (L, T + 1); zeros if it is sought."""
     note: str
@@ -51,7 +51,7 @@ def sentence_length(obs: Observation, who: str) -> tuple[int, str]:
 
 
 def find_targets(obs: Observation, length: int, source: str, *, who: str) -> Targets:
-    """Return what is known of the masked places and the tokens behind them, by one of `SOURCES`."""
+    """Return the known facts on the masked places and the tokens behind them, by one of `SOURCES`."""
     if source == "granted" or (source == "auto" and obs.labels is not None):
         return _granted(obs, length, who)
     pieces, note = _pieces(obs, source)

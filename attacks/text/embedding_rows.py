@@ -1,4 +1,4 @@
-"""Which tokens a client's text has, from the rows of the token embeddings' gradient.
+"""Tokens of a client's text, from the rows of the token embeddings' gradient.
 
 Where the table of embeddings is trained and sent, only the rows of tokens that occur have a gradient. No
 search is needed for that, but neither their order nor their number is told.
@@ -14,7 +14,7 @@ from attacks.text.language_model import TOKENS
 from fl_app.types import Observation
 
 ROUNDING = 1e-4
-"""What may be left of a row that lies in the space of others, relative to the row."""
+"""Largest remainder of a row that lies in the span of others, relative to the row."""
 _NOTHING = 1e-5
 """Of a space's directions: smaller ones, relative to the largest, are rounding."""
 _TRIES = 30

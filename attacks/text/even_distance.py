@@ -21,7 +21,7 @@ FLOOR = 1e-6
 
 
 def even_distance(sizes: Sequence[int], shares: Sequence[float]) -> Matching:
-    """Return the squared distance with each part (of so many entries) in units of its own size and share."""
+    """Return the squared distance with each part (of these sizes) in units of its own norm and share."""
 
     def matching(target: Tensor, mask: Tensor | None) -> Distance:
         observed = target if mask is None else target * mask

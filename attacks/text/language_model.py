@@ -1,4 +1,4 @@
-"""What an attack needs of a masked language model, and its observation as a gradient-matching problem."""
+"""Interface of a masked language model under attack, and its gradient-matching problem."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _INNER = "language"
 
 
 class LanguageModel(Protocol):
-    """Sees tokens as embeddings, of which it has a table."""
+    """Language model that sees tokens through a table of embeddings."""
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings (N, L, E) of tokens (N, L)."""
         ...
 
     def place(self, embedded: Tensor) -> Tensor:
-        """Return all that the layers see of embeddings (N, L, E), likewise (N, L, E)."""
+        """Return the input of the layers (N, L, E) for embeddings (N, L, E)."""
         ...
 
     def from_embeddings(self, embedded: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class LanguageModel(Protocol):
 
 
 def as_language_model(model: nn.Module, who: str) -> LanguageModel:
-    """Return the model, or say what it lacks."""
+    """Return the model, or raise an error that names its missing parts."""
     names = {name for name, _ in model.named_parameters()}
     lacks = [name for name in ("embed", "place", "from_embeddings") if not hasattr(model, name)]
     lacks += [name for name in (TOKENS, POSITIONS) if name not in names]

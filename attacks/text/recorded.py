@@ -1,4 +1,4 @@
-"""An optimiser that notes where the search stood after chosen numbers of steps."""
+"""Optimiser that records the iterate after chosen numbers of steps."""
 
 from __future__ import annotations
 

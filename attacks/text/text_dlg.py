@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,24 +39,13 @@ _AT_ONCE = 1024
 _WHO = "text_dlg"
 
 
-def text_dlg(
-    steps: int = 100,
-    restarts: int = 1,
-    adaptive: bool = False,
-    targets: str = "auto",
-    even: bool = True,
-    use_embedding_rows: bool = False,
-    tolerance: float = 1e-5,
-    history: Sequence[int] = (0, 10, 20, 30),
-    spell: Spell | None = None,
-    seed: int = 0,
-    time_budget: float | None = None,
-) -> TextLeakage:
+@dataclass(frozen=True, kw_only=True)
+class TextLeakage:
     """Recover one sentence from the gradient of a masked language model.
 
     ``targets``, which places were masked and what stood there: "granted" by the observation's labels;
     or searched for with the embeddings, "optimise" among all tokens, "infer" among those that the output
-    bias betrays; "auto" takes what is granted, and infers else. ``adaptive``: the attacker knows the
+    bias betrays; "auto" uses granted targets, and infers else. ``adaptive``: the attacker knows the
     defense (`attacks.text.adaptation`). ``even``: all tensors and all positions count alike; without, the
     plain squared distance of the paper. ``use_embedding_rows``: words only out of those that
     `embedding_rows` finds.
@@ -63,36 +53,20 @@ def text_dlg(
     when it no longer gets closer; of ``restarts`` the closest is kept. ``history``: the result also
     says what was read after so many steps. ``spell`` gives the result a text. ``time_budget`` in seconds.
     """
-    return TextLeakage(
-        steps=steps,
-        restarts=restarts,
-        adaptive=adaptive,
-        targets=targets,
-        even=even,
-        use_embedding_rows=use_embedding_rows,
-        tolerance=tolerance,
-        history=tuple(history),
-        spell=spell,
-        seed=seed,
-        time_budget=time_budget,
-    )
 
+    steps: int = 100
+    restarts: int = 1
+    adaptive: bool = False
+    targets: str = "auto"
+    even: bool = True
+    use_embedding_rows: bool = False
+    tolerance: float = 1e-5
+    history: Sequence[int] = (0, 10, 20, 30)
+    spell: Spell | None = None
+    seed: int = 0
+    time_budget: float | None = None
 
-@dataclass(frozen=True, kw_only=True)
-class TextLeakage:
-    """The attack with its settings; `text_dlg` makes it."""
-
-    steps: int
-    restarts: int
-    adaptive: bool
-    targets: str
-    even: bool
-    use_embedding_rows: bool
-    tolerance: float
-    history: tuple[int, ...]
-    spell: Spell | None
-    seed: int
-    time_budget: float | None
+    reads: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
         for name, number in (("steps", self.steps), ("restarts", self.restarts)):
@@ -104,6 +78,7 @@ class TextLeakage:
             raise ValueError(f"{_WHO}: tolerance must be in [0, 1), got {self.tolerance}")
         if self.time_budget is not None and not self.time_budget > 0:
             raise ValueError(f"{_WHO}: time_budget must be positive seconds or None, got {self.time_budget}")
+        object.__setattr__(self, "history", tuple(self.history))  # a list could not be hashed
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Transcript:
         """Attack one update."""
@@ -207,6 +182,9 @@ class TextLeakage:
         )
 
 
+text_dlg = TextLeakage
+
+
 def _table(problem: Problem) -> Tensor:
     return searched(problem).get_parameter(TOKENS).detach()
 
@@ -230,7 +208,7 @@ def _read(problem: Problem, variables: Variables, targets: Targets, vocabulary: 
 
 
 def _joined(records: Sequence[Recorded]) -> dict[int, Variables]:
-    """Return what was recorded of all restarts, after as many steps as each stack of them took."""
+    """Return the records of all restarts, for the steps that every stack of them took."""
     steps = set.intersection(*(set(record.seen) for record in records))
     return {
         step: {name: torch.cat([record.seen[step][name] for record in records]) for name in first}

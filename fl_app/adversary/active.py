@@ -1,9 +1,8 @@
-"""The malicious server: sends manipulated models to chosen clients and reads their updates.
+"""Malicious server: sends manipulated models to chosen clients and reads their updates.
 
-The round goes on without the attacked clients' updates, which are of another model, and
-the model that is trained never learns of it. Clients keep what they remember by the
-model's hash, and every manipulation has its own: an honest residual or version is
-not touched either.
+The round continues without the attacked clients' updates, which belong to another model, so that the
+trained model is not affected. Clients store their state by the hash of the model, and every
+manipulation has its own hash: an honest residual or version is not touched either.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 from torch import Tensor, nn
 
-from fl_app.adversary.passive import Auditor
+from fl_app.adversary.passive import PassiveServer
 from fl_app.models import ModelSpec
 from fl_app.training import parameters
 from fl_app.types import Manipulated, Update
@@ -44,7 +43,7 @@ class _Bait(NamedTuple):
     packed: tuple[ConfigRecord, ConfigRecord | None]
 
 
-class ActiveServer(Auditor):
+class ActiveServer(PassiveServer):
     """A tap that exchanges the model in attacked clients' orders, and keeps their replies from the mean."""
 
     def __init__(

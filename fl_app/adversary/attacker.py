@@ -1,4 +1,4 @@
-"""An attack as it was configured, and what judges its results."""
+"""Configured attack, with the functions that score its results."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class Attacker:
     spell: Callable[[Sequence[int]], str] | None = None
     """From tokens to text, where samples have transcripts or are sentences."""
     pieces: Sequence[str] = ()
-    """What each token stands for, there."""
+    """Text of each token, where labels are tokens."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
-    """What an active attack does to the model before a client gets it; None: the attacker only watches."""
+    """Manipulation of the model before a client gets it; None: the attacker only watches."""

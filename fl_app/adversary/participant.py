@@ -1,4 +1,4 @@
-"""A participant as attacker: what one client learns of the others from the models that it gets.
+"""Participant as attacker: one client's view of the others through the models that it receives.
 
 Two consecutive models tell the mean update of the round between them. Less the participant's own share,
 that is the mean of the others: with two clients, the other's own update (Zhu et al. 2019, Fig. 1b).
@@ -16,7 +16,8 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fl_app.adversary.passive import SUM, Auditor, Sighting, together
+from fl_app.adversary.passive import SUM, PassiveServer, Sighting, together
+from fl_app.console.words import foreign
 from fl_app.types import Truth, Update
 from fl_app.wire import CodecError, apply_change, decode
 from fl_app.wire.messages import (
@@ -27,7 +28,6 @@ from fl_app.wire.messages import (
     Order,
     add_audit_order,
     read_order,
-    take_audit,
     unpack_order,
     unpack_reply,
 )
@@ -49,7 +49,7 @@ class _Own:
     update: Update
 
 
-class Participant(Auditor):
+class Participant(PassiveServer):
     """A tap that follows one client's messages; it alters nothing, and takes out what audits reveal."""
 
     def __init__(self, *, by: int, clients_in_all: int, undo: Undo, **audit: Any) -> None:
@@ -77,7 +77,7 @@ class Participant(Auditor):
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:
-        """Keep the participant's own reply, and of the others what they reveal for scores alone."""
+        """Keep the participant's own reply, and the truths of the others for scores alone."""
         if reply.has_error():
             return reply
         if sent.metadata.message_type == IDENTIFY:
@@ -85,17 +85,17 @@ class Participant(Auditor):
         elif sent.metadata.message_type == TRAIN:
             order = read_order(sent)
             try:
-                truth, _ = take_audit(reply.content)
+                truth, _ = self._revealed(unpack_order(sent).audit, reply)
                 if truth is not None:
                     self._truths[order.client] = truth
                 if order.client == self._by:
                     self._keep(order, sent, reply)
             except (MessageError, CodecError) as error:
-                logger.warning("round %d: client %d: %s", order.round, order.client, error)
+                logger.warning("round %d: client %d: %s", order.round, order.client, foreign(error))
         return reply
 
     def _follow(self, message: Message) -> None:
-        """Restore the model that the participant gets, and look at the round that led to it."""
+        """Restore the model that the participant receives, and evaluate the round that led to it."""
         parcel = unpack_order(message)
         order = parcel.order
         if order.base < 0:
@@ -156,7 +156,7 @@ def without_share(
 ) -> Update:
     """Return the mean of the others, whose weight is 1 where one's own is ``ratio``.
 
-    What is not larger than ``rounding`` may be is not known, and set to 0: a pruned entry is exactly that.
+    Entries no larger than ``rounding`` are unknown and set to 0: a pruned entry is exactly 0.
     """
     rest = {}
     for name, tensor in mean.items():

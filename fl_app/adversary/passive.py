@@ -1,4 +1,4 @@
-"""The honest-but-curious server: remembers what it saw of chosen clients in chosen rounds.
+"""Honest-but-curious server: records what it saw of chosen clients in chosen rounds.
 
 Nothing is attacked during training: a sighting keeps references to what passed
 by anyway, and becomes an `Observation` afterwards.
@@ -15,6 +15,8 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
+from fl_app.adversary.evidence_checks import check_like, check_truth, check_work
+from fl_app.console.words import foreign
 from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
@@ -30,6 +32,7 @@ from fl_app.wire.messages import (
     MessageError,
     Order,
     add_audit_order,
+    drop_audit,
     read_order,
     take_audit,
     unpack_identity,
@@ -48,7 +51,7 @@ Chosen = Sequence[int] | str
 
 @dataclass(frozen=True)
 class Sighting:
-    """What the server saw of one client in one round, and what an audit revealed beside it."""
+    """Server's view of one client in one round, with the truth that an audit revealed."""
 
     order: Order
     answer: Answer
@@ -59,35 +62,35 @@ class Sighting:
     locations: Update | None
     """The positions that the order named."""
     broadcaster: bool
-    """Whether this client was asked to name them."""
+    """True if this client was asked to name them."""
     truth: Truth | None
     raw: Update | None
     asked: int | None = None
     """The batch size that an audit asked this client for; 0: its own; None: not known."""
     masked: bool = False
-    """Whether the update is hidden under the masks of secure aggregation."""
+    """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
     """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
 
     audited: int | None = None
-    """How many samples an audit showed."""
+    """Number of samples that an audit revealed."""
     participant: int | None = None
     """The client who saw it, from the models that it got; None: the server."""
 
     @property
     def samples(self) -> int | None:
-        """How many samples the update was computed on, as the client or an audit told; None: not known."""
+        """Number of samples behind the update, as the client or an audit told; None: not known."""
         return self.answer.samples or self.audited
 
     @property
     def manipulated(self) -> ModelSpec | None:
-        """What a malicious server sent in the place of the round's model; None if it was that."""
+        """Model that a malicious server sent in place of the round's; None: it sent the round's."""
         return manipulated_model(self.order)
 
 
 @dataclass(frozen=True)
 class Public:
-    """What every participant knows of the task."""
+    """Public facts on the task."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -98,11 +101,11 @@ class Public:
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
     vocabulary: Vocabulary | WordPiece | None = None
-    """What tokens stand for, where labels are tokens."""
+    """Vocabulary, where labels are tokens."""
 
 
-class Auditor:
-    """A passive tap: what it returns is what it got, less the audit records that it asked for."""
+class PassiveServer:
+    """Passive tap: returns every message unchanged, less the audit records that it requested."""
 
     def __init__(
         self,
@@ -114,7 +117,9 @@ class Auditor:
         batch_size: int | None = None,
         contrast: bool = True,
         masked: bool = False,
+        public: Public,
     ) -> None:
+        self._public = public
         self._rounds = rounds
         self._clients = clients
         self._model = model
@@ -207,10 +212,12 @@ class Auditor:
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
             named = parcel.locations if parcel.plan is None else b""
             locations = decode_masks(named, weights) if named else None
-            truth, raw = take_audit(reply.content)
+            truth, raw = self._revealed(parcel.audit, reply)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
                 return
+            if truth is not None or self.attacks(order):
+                check_work(seen.answer, truth, self._public)
             if truth is not None and self._masked:
                 self._own_samples[_key(order)] = (order, seen.answer, truth)
             if not self.attacks(order):
@@ -225,15 +232,26 @@ class Auditor:
                 locations=locations,
                 broadcaster=_key(order) in self._broadcasters,
                 truth=truth,
-                raw=_in_order(raw, weights),
+                raw=None if raw is None else check_like("the raw update", raw, weights),
                 asked=self._ask.batch_size if self._allowed.get(order.client, False) else 0,
                 masked=self._masked,
                 audited=None if truth is None else len(truth.labels),
             )
         except (MessageError, CodecError) as error:
-            logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, error)
+            reason = foreign(error)
+            logger.warning("round %d: client %d cannot be attacked: %s", order.round, order.client, reason)
             return
         self.sightings.append(sighting)
+
+    def _revealed(self, asked: AuditOrder | None, reply: Message) -> tuple[Truth | None, Update | None]:
+        """Take the audited truth out of a reply, checked; unrequested parts are dropped unread."""
+        if asked is None:
+            drop_audit(reply.content)
+            return None, None
+        truth, raw = take_audit(reply.content)
+        if truth is not None:
+            check_truth(truth, self._public, asked.batch_size or None)
+        return truth if asked.truth else None, raw if asked.raw else None
 
 
 def manipulated_model(order: Order) -> ModelSpec | None:
@@ -251,7 +269,7 @@ def observe(
     undefended: bool = False,
     history: Sequence[Observation] = (),
 ) -> Observation:
-    """Return what the attacker knows: of the update as sent, or as it was before the defense.
+    """Return the attacker's observation of the update as sent, or as it was before the defense.
 
     ``history`` is what it saw of the same client before; of updates before the defense
     there is none.
@@ -286,7 +304,7 @@ def observe(
 
 
 def _same_batch(sighting: Sighting, public: Public) -> bool | None:
-    """Say that the client computes on all its samples in every step of every round; None if nobody can tell.
+    """Return whether the client computes on all its samples in every step of every round; None if unknown.
 
     A client takes as many samples as it is asked for, if it has them: fewer are all
     that it has. One that takes local steps goes through all of them unless it is asked
@@ -318,19 +336,6 @@ def together(truths: Sequence[Truth]) -> Truth:
     if inputs is None or labels is None:
         raise ValueError("audit: a truth must have inputs and labels")
     return Truth(inputs, labels, joined("trained"))
-
-
-def _in_order(raw: Update | None, weights: Update) -> Update | None:
-    """Return the raw update with the model's names in the model's order (safetensors sorts)."""
-    if raw is None:
-        return None
-    if raw.keys() != weights.keys():
-        raise MessageError(f"the raw update must have the names {sorted(weights)}, got {sorted(raw)}")
-    for name, tensor in weights.items():
-        if raw[name].shape != tensor.shape:
-            expected, came = (tuple(t.shape) for t in (tensor, raw[name]))
-            raise MessageError(f"the raw update must have {name} of shape {expected}, got {came}")
-    return {name: raw[name] for name in weights}
 
 
 def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

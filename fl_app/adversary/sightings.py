@@ -1,4 +1,4 @@
-"""What the server saw, on disk: enough to attack a finished run again without training.
+"""Stored sightings: enough on disk to attack a finished run again without training.
 
 One file per round for the model, one per attacked client for the rest; safetensors
 and JSON, nothing that could run code. An audited client's truth is in there, too:
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fl_app.adversary.evidence_checks import check_like, check_task, check_truth, check_work
 from fl_app.adversary.passive import SUM, Public, Sighting, manipulated_model
 from fl_app.data.vocabularies import read_vocabulary
 from fl_app.models import ModelSpec
@@ -78,6 +79,7 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
         if facts["version"] != _VERSION:
             raise ValueError(f"version must be {_VERSION}, got {facts['version']!r}")
         spec, public = ModelSpec.from_json(facts["model"]), _public(facts["public"])
+        check_task(public)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     models: dict[str, dict[str, Update]] = {}
@@ -88,7 +90,7 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
             models[name], _ = _read(where / name)
         return models[name]
 
-    sightings = [_sighting(file, model_of) for _, file in sorted(_client_files(where).items())]
+    sightings = [_sighting(file, model_of, public) for _, file in sorted(_client_files(where).items())]
     return sightings, spec, public
 
 
@@ -129,23 +131,27 @@ def _read(path: Path) -> tuple[dict[str, Update], dict[str, Any]]:
     return parts, told
 
 
-def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]]) -> Sighting:
+def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]], public: Public) -> Sighting:
     parts, told = _read(path)
     try:
-        order = _header(told["order"], Order)
+        order, answer = _header(told["order"], Order), _header(told["answer"], Answer)
         model = model_of(order)
-        update, sent_buffers, locations, raw, truth = (parts[name] for name in _PARTS)
+        update, sent_buffers, locations, raw, shown = (parts[name] for name in _PARTS)
+        weights, truth = model["weights"], Truth(**shown) if shown else None
+        if truth is not None:
+            check_truth(truth, public)
+        check_work(answer, truth, public)
         return Sighting(
             order=order,
-            answer=_header(told["answer"], Answer),
-            weights=model["weights"],
+            answer=answer,
+            weights=weights,
             buffers=model["buffers"],
-            update=update,
-            sent_buffers=sent_buffers,
-            locations=locations or None,
+            update=check_like("the update", update, weights),
+            sent_buffers=sent_buffers and check_like("the buffers", sent_buffers, model["buffers"]),
+            locations=check_like("the locations", locations, weights) if locations else None,
             broadcaster=bool(told["broadcaster"]),
-            truth=Truth(**truth) if truth else None,
-            raw=raw or None,
+            truth=truth,
+            raw=check_like("the raw update", raw, weights) if raw else None,
             # runs of before they were kept do not have all of these
             asked=_of_kind("asked", told.get("asked"), int, NoneType),
             masked=bool(told.get("masked", False)),

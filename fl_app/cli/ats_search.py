@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from fl_app.cli.guard import guarded
+from fl_app.cli.own_code import add_option, import_from_here, search_in
 from fl_app.config.build import ServerParts, server_parts
 from fl_app.config.compose import join_overrides, key_of
 from fl_app.config.trust import WHOLE
@@ -27,16 +28,9 @@ SHOWN = 10
 """Lines of the table."""
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run ``fl-app-ats-search [--options] [key=value …]``."""
-    try:
-        _run()
-    except KeyboardInterrupt:
-        print(f"{COMMAND}: interrupted; nothing was picked", file=sys.stderr)
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        print(f"{COMMAND}: {error}", file=sys.stderr)
-        sys.exit(2)
+    guarded(COMMAND, lambda: _run(arguments), interrupted="nothing was picked")
 
 
 def search(
@@ -72,13 +66,16 @@ def search(
     )
 
 
-def _run() -> None:
-    args = vars(_arguments().parse_intermixed_args())
-    overrides, out = args.pop("overrides"), args.pop("out")
+def _run(arguments: list[str] | None) -> None:
+    args = vars(_parser().parse_intermixed_args(arguments))
+    overrides, out, folder = args.pop("overrides"), args.pop("out"), args.pop("config_dir")
+    import_from_here()
     given = {key_of(override).split(".")[0] for override in overrides} & {"defense", "attack"}
     if given:
         raise ValueError(f"{', '.join(sorted(given))}: leave it out, the search trains undefended")
-    parts = server_parts(join_overrides([*overrides, "defense=none", "attack=none"]), WHOLE)
+    parts = server_parts(
+        join_overrides([*search_in(folder), *overrides, "defense=none", "attack=none"]), WHOLE
+    )
     found = search(parts, **args)
     Console().print(_table(found))
     policies = json.dumps([scored.policy for scored in found.picked], separators=(",", ":"))
@@ -92,7 +89,7 @@ def _run() -> None:
         print(f"scores: {out.resolve()}")
 
 
-def _arguments() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=COMMAND, description="Search policies for defense=ats (Gao et al., CVPR 2021)."
     )
@@ -109,6 +106,7 @@ def _arguments() -> argparse.ArgumentParser:
     ):
         parser.add_argument(f"--{name}", type=kind, default=default, help=f"{words}; default: {default}")
     parser.add_argument("--out", type=Path, help="write all scores to this file, as JSON")
+    add_option(parser)
     return parser
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fl_app.policy import DEFAULT, in_words, load_policy, read_journal
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``policy check [FILE]`` or ``policy log FILE``; return the exit code."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run ``policy check [FILE]`` or ``policy log FILE``."""
     parser = argparse.ArgumentParser(prog="fl-app policy", description="A node's policy and its log.")
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="say in words what a run can still do under a policy")
@@ -21,23 +19,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.add_argument("file", type=Path, help="the log, or the node's state-dir")
     log.add_argument("--refused", action="store_true", help="refusals only")
     log.add_argument("--json", action="store_true", help="one JSON object a line")
-    given = parser.parse_args(argv)
-    try:
-        if given.command == "check":
-            return _check(given.file)
-        return _log(given.file, refused=given.refused, as_json=given.json)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    given = parser.parse_args(arguments)
+    if given.command == "check":
+        _check(given.file)
+    else:
+        _log(given.file, refused=given.refused, as_json=given.json)
 
 
-def _check(file: Path | None) -> int:
+def _check(file: Path | None) -> None:
     for sentence in in_words(DEFAULT if file is None else load_policy(file)):
         print(f"- {sentence}")
-    return 0
 
 
-def _log(file: Path, *, refused: bool, as_json: bool) -> int:
+def _log(file: Path, *, refused: bool, as_json: bool) -> None:
     path = file / "leaving.jsonl" if file.is_dir() else file
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no log")
@@ -52,4 +46,3 @@ def _log(file: Path, *, refused: bool, as_json: bool) -> int:
             # as JSON: a log may hold any text, and a terminal obeys some
             time, run, round, kind, size, decision = (json.dumps(line.get(name)) for name in names)
             print(f"{time} run {run} round {round} {kind} {verdict}, {size} bytes, {decision}")
-    return 0

@@ -75,6 +75,8 @@ class ClientParts:
     seed: int
     start: Callable[[], Update]
     """The weights that the run starts from, which every client can make by itself."""
+    settings: str = ""
+    """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
     privacy: ClientLevel | None = None
     secure: SecureSettings | None = None
     training: bool = True

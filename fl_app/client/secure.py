@@ -8,7 +8,19 @@ from pathlib import Path
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fl_app.secagg import Identity, Step, Terms, endorse, load_identity, mask, offer, share, terms_of, unmask
+from fl_app.secagg import (
+    Identity,
+    Step,
+    Terms,
+    check_job,
+    endorse,
+    load_identity,
+    mask,
+    offer,
+    share,
+    terms_of,
+    unmask,
+)
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK, MessageError
 
 _RECORD, _STATE = "secure", "state"
@@ -54,9 +66,13 @@ class SecureMember:
             raise MessageError(f"client {self.client}: has no answer to {kind}")
         return self._keep(step)
 
-    def mask(self, delivery: bytes, values: Tensor, model: bytes) -> bytes:
+    def mask(self, delivery: bytes, values: Tensor, job: bytes) -> bytes:
         """Return the vector as it may be sent: under masks."""
-        return self._keep(mask(self._load(), delivery, values.cpu().numpy(), model=model))
+        return self._keep(mask(self._load(), delivery, values.cpu().numpy(), job=job))
+
+    def check_job(self, job: bytes) -> None:
+        """Refuse another job than the one that the participants agreed to."""
+        check_job(self.terms, self.client, job)
 
     @property
     def terms(self) -> Terms:

@@ -16,7 +16,7 @@ from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.privacy import Release
-from fl_app.secagg import Terms
+from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
 from fl_app.storage.fingerprint import hash_tensors
@@ -152,12 +152,23 @@ class VectorClient(Client):
                 f"client {self.client}: sends its vector under masks only, and the order has none"
             )
         member = SecureMember(parts.secure, self.client, records)
+        job = Job(
+            model=order.model_hash,
+            weights=hash_tensors(start.weights.values()),
+            lr=order.lr,
+            start=plan.start,
+            coordinates=plan.coordinates,
+            seed=plan.seed,
+            clip=plan.clip,
+            settings=parts.settings,
+        ).digest
+        member.check_job(job)
         terms = member.terms
         values = self._protect(
             values, terms.round, terms.attempt, plan.clip, len(terms.participants), terms.threshold
         )
         self._check_grid(plan, terms)
-        return member.mask(parcel.secure, values, bytes.fromhex(hash_tensors(start.weights.values())))
+        return member.mask(parcel.secure, values, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
         """Return what an answer costs against the server, which knows that this client takes part."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from fl_app.client.secure import SecureSettings
 from fl_app.config.bounds import check_shape
 from fl_app.config.compose import ConfigError, compose
 from fl_app.config.describe import describe
+from fl_app.config.fitting import check_fit, check_samples
 from fl_app.config.trust import NOBODY, Trust, compose_sent
 from fl_app.data import (
     Dataset,
@@ -41,13 +44,19 @@ from fl_app.defenses import Defense, protect
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
-from fl_app.strategies import FedAvg, FedSGD, SecureAggregation
+from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
 
-ON_TOKENS = {"transcripts": ("bag_of_words", "transcript"), "text": ("text_dlg",)}
-"""Attacks that take no sample for an image, by what they take it for."""
+OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
+"""Keys of the attack group that the run reads itself; all others are arguments of the attack."""
+_NO_ATTACK = "attack: choose one; attack=none attacks nothing"
+
+
+_JOB = ("model", "training", "defense", "data", "batch_size", "share", "balance", "bn", "dtype", "seed")
+"""Settings that decide what a client's training order comes to."""
+_PLACES = ("root", "download")
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         dtype=getattr(torch, cfg.dtype),
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
+        settings=_hash_job_settings(cfg),
         privacy=privacy,
         plan=describe(cfg, spec, defense, privacy),
         secure=_secure_settings(cfg),
@@ -123,7 +133,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
-        _check_tokens(cfg, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
+        _check_tokens(cfg, defense, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
     spec = _spec(cfg, dataset, defense)
     if not trust.whole:
         _check_size(spec)
@@ -146,7 +156,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    manipulation = partial(_manipulation, cfg, model, dataset, public, isinstance(strategy, FedAvg))
+    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
     dataset, validation = _split(cfg, dataset)
     return ServerParts(
         config=config,
@@ -180,7 +190,7 @@ def attack_parts(
     _prepare_process(cfg)
     attacker = _attacker(cfg, vocabulary=vocabulary)
     if attacker is None:
-        raise ConfigError("attack: choose one; attack=none attacks nothing")
+        raise ConfigError(_NO_ATTACK)
     try:
         # a run's folder may come from elsewhere: of other models only the one that is asked for is built
         model = build_model(spec, allowed=[cfg.model._target_], most=MOST_ENTRIES)
@@ -189,12 +199,30 @@ def attack_parts(
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
+def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Build an attack on an update that no run has seen, and return it with the defense's config.
+
+    ``adaptive``: in the form that knows the defense, where the attack has one.
+    """
+    cfg = compose(overrides)
+    _prepare_process(cfg)
+    if "_target_" not in cfg.attack:
+        raise ConfigError(_NO_ATTACK)
+    return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
+
+
 def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
     """Return the numbers of the chosen rounds, in order, or "all"; ``last`` is the run's final round."""
     if chosen == "all":
         return "all"
     listed = [chosen] if chosen == "last" else chosen
     return sorted({rounds if number == "last" else number for number in listed})
+
+
+def attack_node(cfg: DictConfig) -> DictConfig:
+    """Return the factory of the attack with its arguments: the group without the keys of every attack."""
+    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack, resolve=True))
+    return OmegaConf.create({key: value for key, value in node.items() if key not in OF_EVERY_ATTACK})
 
 
 def _attacker(
@@ -207,7 +235,7 @@ def _attacker(
     ``manipulation`` makes of an active attack what it does to a model; without, it can only
     read what a run has seen.
     """
-    if cfg.attack.method is None:
+    if "_target_" not in cfg.attack:
         return None
     wanted = cfg.attack.get("adaptive")
     spell = None if vocabulary is None else vocabulary.decode
@@ -262,10 +290,10 @@ def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
 
 
 def _attack(cfg: DictConfig, adaptive: bool) -> Any:
-    node = cast(dict[str, Any], OmegaConf.to_container(cfg.attack.method))
+    node = attack_node(cfg)
     if "adaptive" in node:
-        node["adaptive"] = adaptive
-    return _build(OmegaConf.create({"attack": {"method": node}}), "attack.method")
+        node.adaptive = adaptive
+    return _build(OmegaConf.create({"attack": node}), "attack")
 
 
 def _prepare_process(cfg: DictConfig, most: int | None = None) -> None:
@@ -286,11 +314,18 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def baseline_of(cfg: DictConfig) -> str:
+    """Return the choice of ``defense`` that the configured one is compared with."""
+    return _defense(cfg).baseline
+
+
 def _defense(cfg: DictConfig) -> Defense:
     try:
-        return protect(defense=_build(cfg, "defense"))
+        defense = protect(defense=_build(cfg, "defense"))
     except TypeError as error:
         raise ConfigError(f"defense: {error}") from error
+    check_fit(cfg, defense)
+    return defense
 
 
 def _vector_parts(
@@ -316,8 +351,18 @@ def _vector_parts(
     return {
         "privacy": privacy,
         "aggregation": aggregation,
+        "settings": _hash_job_settings(cfg),
         "public": PublicRound(_build(cfg, "training"), model, data, lr),
     }
+
+
+def _hash_job_settings(cfg: DictConfig) -> str:
+    """Hash the settings by which a client trains; where a node's own data lie is left out."""
+    whole = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    settings = {key: whole[key] for key in _JOB}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
+    settings["mode"] = whole["client"]["mode"]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
@@ -383,13 +428,14 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     return rest, public
 
 
-def _check_tokens(cfg: DictConfig, what: str) -> None:
+def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
     """Refuse what takes a sample for an image, or for something with one label."""
-    if cfg.attack.method is not None and cfg.attack.name not in ON_TOKENS[what]:
-        choices = ", ".join(ON_TOKENS[what])
-        raise ConfigError(f"attack: must be none or one of {choices} on {what}, got {cfg.attack.name}")
-    if cfg.choices.defense in ("ats", "soteria"):
-        raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
+    reads = what if "_target_" not in cfg.attack else getattr(_attack(cfg, False), "reads", "images")
+    if reads != what:
+        raise ConfigError(
+            f"attack: must be none or one that reads {what}, got {cfg.attack.name}, which reads {reads}"
+        )
+    check_samples(cfg, defense, what)
     if cfg.client.inspect != "off":
         raise ConfigError(f"client.inspect: models of images are inspected; it must be off on {what}")
 

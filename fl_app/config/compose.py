@@ -25,15 +25,18 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fl_app.training import batch_norm
+from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
 CONF_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 CONFIG_NAME = "config"
+SEARCH_PATH = "hydra.searchpath"
+"""Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
+DEFAULT_STRATEGY = "fed_sgd"
 DTYPES = ("float32", "float64")
-VECTOR_DEFENSES = ("fl_std", "fl_basic", "fl_cs", "fl_top")
-"""Those whose clients send one vector and keep nothing between rounds."""
+BN_MODES = ("sync", "local", "frozen")
+"""BatchNorm statistics: clients send theirs and the server averages; each keeps its own; never moved."""
 
 
 class ConfigError(ValueError):
@@ -49,10 +52,13 @@ def compose(overrides: str = "") -> DictConfig:
     """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
     wanted = split_overrides(overrides)
     try:
-        config = OmegaConf.to_container(_compose(wanted), resolve=True, throw_on_missing=True)
+        composed = _compose(wanted)
+        own_strategy = _brings_strategy(wanted, composed)
+        _name_truly(wanted, composed)
+        config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UnknownName(_explain(wanted, error)) from error
-    _check(cast(dict[str, Any], config))
+    _check(cast(dict[str, Any], config), own_strategy=own_strategy)
     resolved = OmegaConf.create(config)
     OmegaConf.set_readonly(resolved, True)
     return cast(DictConfig, resolved)
@@ -67,9 +73,12 @@ def swept_by_experiment(overrides: list[str]) -> list[str]:
     return [f"{key}={values}" for key, values in params.items()]
 
 
-def study_of(experiment: str) -> dict[str, Any] | None:
-    """Return the ``study:`` of an experiment's file as it is written there; None if it has none."""
-    wanted = [f"experiment={experiment}"]
+def study_of(experiment: str, searched: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return the ``study:`` of an experiment's file as it is written there; None if it has none.
+
+    ``searched``: the override that names folders with more experiments.
+    """
+    wanted = [*searched, f"experiment={experiment}"]
     try:
         composed = _compose_all(wanted)
     except (HydraException, OmegaConfBaseException) as error:
@@ -80,6 +89,11 @@ def study_of(experiment: str) -> dict[str, Any] | None:
         raise ConfigError(f"{experiment}: a study sweeps in its parts; expected no hydra.sweeper.params")
     # not resolved: overrides in it may refer to a cell's config
     return cast(dict[str, Any], OmegaConf.to_container(composed.study))
+
+
+def has_key(overrides: Sequence[str], key: str) -> bool:
+    """Say whether ``key`` is a setting under the choices among the overrides."""
+    return _wrong_key(key, _compose(_choosing(parse_overrides(overrides)))) is None
 
 
 def split_overrides(overrides: str) -> list[str]:
@@ -111,11 +125,27 @@ def key_of(override: str) -> str:
     return parsed.key_or_group
 
 
-def choices_of(override: Override) -> list[str] | None:
-    """Return what a group can be set to, or None if the override chooses nothing of a group."""
+def choices_of(override: Override, searched: Sequence[Path] = ()) -> list[str] | None:
+    """Return what a group can be set to, or None if the override chooses nothing of a group.
+
+    ``searched``: folders with more choices than ``conf/`` has.
+    """
     if not is_group(override) or override.is_delete():
         return None
-    return sorted(path.stem for path in (CONF_DIR / override.key_or_group).glob("*.yaml"))
+    return group_choices(override.key_or_group, searched)
+
+
+def group_choices(group: str, searched: Sequence[Path] = ()) -> list[str]:
+    """Return the names of the files of a group."""
+    return sorted({path.stem for folder in (CONF_DIR, *searched) for path in (folder / group).glob("*.yaml")})
+
+
+@lru_cache(maxsize=1)
+def top_keys() -> list[str]:
+    """Return the settings and groups of ``conf/`` that an override can begin with."""
+    groups = (path.name for path in CONF_DIR.iterdir() if path.is_dir())
+    settings = cast(DictConfig, OmegaConf.load(CONF_DIR / f"{CONFIG_NAME}.yaml"))
+    return sorted({str(key) for key in settings} - {"defaults", "hydra"} | set(groups))
 
 
 def quote(value: str | Path) -> str:
@@ -148,6 +178,31 @@ def _compose(overrides: list[str]) -> DictConfig:
     return composed
 
 
+def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
+    """Say whether the strategy is another than the chosen one, though nobody typed that."""
+    parsed = parse_overrides(overrides)
+    typed = any(o.key_or_group.startswith("strategy") and TARGET in str(o.input_line) for o in parsed)
+    if typed or "strategy" not in composed:
+        return False
+    files = (
+        folder / "strategy" / f"{composed.choices.strategy}.yaml" for folder in (CONF_DIR, *_searched(parsed))
+    )
+    chosen = cast(DictConfig, OmegaConf.load(next(file for file in files if file.is_file())))
+    return bool(chosen.get("strategy", chosen).get(TARGET) != composed.strategy.get(TARGET))
+
+
+def _name_truly(overrides: list[str], composed: DictConfig) -> None:
+    """Give what overrides made of a choice its own name, under ``choices`` and in an attack's results."""
+    parsed = parse_overrides(overrides)
+    if not any(o.is_delete() or TARGET in str(o.input_line) for o in parsed):
+        return
+    chosen = _compose(_choosing(parsed))
+    composed.choices.update(true_names(chosen, composed))
+    name = composed.choices.get("attack")
+    if name != chosen.choices.get("attack") and composed.attack.get("name") == chosen.attack.name:
+        composed.attack.name = name
+
+
 def _compose_all(overrides: list[str]) -> DictConfig:
     with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
         return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
@@ -170,24 +225,33 @@ def _explain(overrides: list[str], error: Exception) -> str:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as bad_grammar:
         return f"overrides: {bad_grammar}"
+    searched = _searched(parsed)
     for override in parsed:
-        complaint = _wrong_choice(override)
+        complaint = _wrong_choice(override, searched)
         if complaint:
             return complaint
-    groups = [o.input_line for o in parsed if o.input_line and is_group(o)]
+    groups = _choosing(parsed)
     try:
         base = _compose(groups)
     except HydraException:
         return str(error)
     for override in parsed:
-        if not is_group(override) and not override.is_add() and not override.is_force_add():
+        if not _is_choice(override) and not override.is_add() and not override.is_force_add():
             complaint = _wrong_key(override.key_or_group, base)
             if complaint:
                 return complaint
-    missing = OmegaConf.missing_keys(base) - {o.key_or_group for o in parsed}
+    missing = set(_missing_keys(OmegaConf.to_container(base))) - {o.key_or_group for o in parsed}
     if missing:
         return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
     return str(error)
+
+
+def _missing_keys(node: Any, path: str = "") -> Iterator[str]:
+    """Go through the keys without a value; those that refer to one of them do not count."""
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if value == "???":
+            yield f"{path}{name}"
+        yield from _missing_keys(value, f"{path}{name}.")
 
 
 def is_group(override: Override) -> bool:
@@ -195,8 +259,25 @@ def is_group(override: Override) -> bool:
     return (CONF_DIR / override.key_or_group).is_dir() and "." not in override.key_or_group
 
 
-def _wrong_choice(override: Override) -> str | None:
-    choices = choices_of(override)
+def _is_choice(override: Override) -> bool:
+    """Say whether an override says which files are composed, rather than what stands in them."""
+    by_name = is_group(override) and not isinstance(cast(Any, override.value()), dict)
+    return by_name or override.key_or_group == SEARCH_PATH
+
+
+def _choosing(parsed: Sequence[Override]) -> list[str]:
+    return [o.input_line for o in parsed if o.input_line and _is_choice(o)]
+
+
+def _searched(parsed: Sequence[Override]) -> list[Path]:
+    """Return the folders that the overrides add to those in which choices are looked for."""
+    listed = [cast(Any, o.value()) for o in parsed if o.key_or_group == SEARCH_PATH]
+    places = [place for value in listed if isinstance(value, list) for place in value]
+    return [Path(str(place).removeprefix("file://")) for place in places]
+
+
+def _wrong_choice(override: Override, searched: Sequence[Path]) -> str | None:
+    choices = choices_of(override, searched)
     if choices is None or override.value() is None or override.value() in choices:
         return None
     return (
@@ -232,8 +313,8 @@ def nearest(word: str, choices: Sequence[str]) -> str:
     return f" (did you mean {max(close, key=likeness)}?)"
 
 
-def _check(config: Mapping[str, Any]) -> None:
-    """Check the values that no factory checks."""
+def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
+    """Check the values that no factory checks; ``own_strategy``: the defense brings it."""
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
         "seed": (_whole(0), "a whole number of at least 0"),
         "rounds": (_whole(1), "a whole number of at least 1"),
@@ -246,7 +327,7 @@ def _check(config: Mapping[str, Any]) -> None:
         "timeout": (lambda v: v is None or _positive(v), "null or a positive number of seconds"),
         "wait": (_positive, "a positive number of seconds"),
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
-        "bn": (lambda v: v in batch_norm.MODES, f"one of {', '.join(batch_norm.MODES)}"),
+        "bn": (lambda v: v in BN_MODES, f"one of {', '.join(BN_MODES)}"),
         "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
         "checkpoint": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "resume": (lambda v: v is None or isinstance(v, str), "null or a run's folder"),
@@ -270,46 +351,19 @@ def _check(config: Mapping[str, Any]) -> None:
     adaptive = config["attack"].get("adaptive", False)
     if adaptive != "both" and not isinstance(adaptive, bool):
         raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
-    _check_together(config)
+    _check_together(config, own_strategy)
 
 
-def _check_together(config: Mapping[str, Any]) -> None:
-    """Check choices that do not go with each other."""
+def _check_together(config: Mapping[str, Any], own_strategy: bool) -> None:
+    """Check choices that do not go with each other; `fl_app.config.fitting` asks the defense itself."""
     defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
-    vectors = defense in VECTOR_DEFENSES
-    if (vectors or defense == "adgp") and strategy != "fed_sgd":
+    if own_strategy and strategy != DEFAULT_STRATEGY:
         raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
-    for group, off in (("dp", "none"), ("secagg", "off")):
-        chosen = _at(config, f"choices.{group}")
-        if chosen != off and not vectors:
-            raise ConfigError(
-                f"{group}: {group}={chosen} needs clients that send vectors at public coordinates "
-                f"and keep nothing: defense={'|'.join(VECTOR_DEFENSES)}, got defense={defense}"
-            )
     if _at(config, "attack").get("viewpoint", "server") != "server":
-        _check_participant(config)
-    if defense == "fl_top" and _at(config, "defense.chosen_by") == "vote" and _attacks_first(config):
-        raise ConfigError(
-            "attack.rounds: in round 1 clients vote on coordinates, and there is no update to attack; got "
-            f"{_at(config, 'attack.rounds')}"
-        )
-    if _at(config, "choices.dp") == "client" and _at(config, "training.steps") is None:
-        raise ConfigError(
-            "training.steps: with dp=client it must be a number: the steps of an epoch tell how many samples "
-            "there are"
-        )
-    if defense in ("fl_basic", "fl_top") and (decay := _at(config, "training.weight_decay")):
-        raise ConfigError(
-            f"training.weight_decay: must be 0 with defense={defense}: it moves what must stay, got {decay}"
-        )
+        _check_participant(config, own_strategy)
 
 
-def _attacks_first(config: Mapping[str, Any]) -> bool:
-    rounds = _at(config, "attack.rounds")
-    return _at(config, "attack.method") is not None and (rounds == "all" or 1 in rounds)
-
-
-def _check_participant(config: Mapping[str, Any]) -> None:
+def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
     """Check that a participant can tell the others' sum from the models that it gets."""
     attack, clients, defense = (_at(config, key) for key in ("attack", "clients", "choices.defense"))
     if attack["viewpoint"] != "participant":
@@ -325,12 +379,12 @@ def _check_participant(config: Mapping[str, Any]) -> None:
             "attack.rounds: a participant needs the model of the round after the attacked one, got "
             f"{rounds} of {config['rounds']} rounds"
         )
-    if defense in (*VECTOR_DEFENSES, "adgp"):
+    if own_strategy:
         raise ConfigError(
             "attack.viewpoint: a participant is followed through strategy=fed_sgd or fed_avg alone, got "
             f"defense={defense}"
         )
-    fraction, momentum = _at(config, "fraction"), _at(config, "strategy.momentum")
+    fraction, momentum = _at(config, "fraction"), _at(config, "strategy").get("momentum", 0)
     if fraction != 1 or momentum:
         raise ConfigError(
             "attack.viewpoint: a participant knows the mean only if all take part and the server has no "

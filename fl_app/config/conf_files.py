@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
 from fl_app.config.compose import CONF_DIR, CONFIG_NAME
+from fl_app.config.true_names import TARGET
 
-TARGET = "_target_"
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 
 
@@ -43,7 +43,7 @@ def targets() -> dict[str, frozenset[str]]:
     """Return by the first part of a key which callables some file of ``conf/`` names below it."""
     found: dict[str, set[str]] = {}
     for entry in _entries():
-        if entry.path[-1] == TARGET and entry.value != "???":
+        if entry.path[-1] == TARGET and entry.value != "???" and "${" not in entry.value:
             found.setdefault(entry.path[0], set()).add(entry.value)
     return {group: frozenset(names) for group, names in found.items()}
 
@@ -60,7 +60,7 @@ def values(key: str) -> list[Any]:
     return found
 
 
-def has_key(key: str) -> bool:
+def known_key(key: str) -> bool:
     """Say whether some file of ``conf/`` has a key."""
     return any(entry.key == key for entry in _entries())
 
@@ -70,7 +70,9 @@ def keys_of_choice(group: str, name: str) -> tuple[tuple[str, ...], ...]:
     """Return the keys that the file of a group's choice sets."""
     file = CONF_DIR / group / f"{name}.yaml"
     content = OmegaConf.to_container(OmegaConf.load(file))
-    return tuple(entry.path for entry in entries_of(content, _package(file)) if entry.path[-1] != "defaults")
+    return tuple(
+        entry.path for entry in entries_of(content, package_of(file)) if entry.path[-1] != "defaults"
+    )
 
 
 @lru_cache(maxsize=1)
@@ -78,11 +80,11 @@ def _entries() -> tuple[Entry, ...]:
     return tuple(
         entry
         for file in sorted(CONF_DIR.rglob("*.yaml"))
-        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), _package(file))
+        for entry in entries_of(OmegaConf.to_container(OmegaConf.load(file)), package_of(file))
     )
 
 
-def _package(file: Path) -> tuple[str, ...]:
+def package_of(file: Path) -> tuple[str, ...]:
     """Return the keys below which the content of a file stands in the whole config."""
     said = _PACKAGE.search(file.read_text())
     if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):

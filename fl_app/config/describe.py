@@ -9,7 +9,7 @@ from typing import Any, cast
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.config.conf_files import TARGET
+from fl_app.config.true_names import TARGET
 from fl_app.defenses import Defense
 from fl_app.models import ModelSpec
 from fl_app.policy import Noise, Part, RunPlan

@@ -23,7 +23,7 @@ from fl_app.config.compose import (
     join_overrides,
     parse_overrides,
 )
-from fl_app.config.conf_files import entries_of, has_key, keys_of_choice
+from fl_app.config.conf_files import entries_of, keys_of_choice, known_key
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> li
         new = override.is_add() or override.is_force_add()
         if is_group(override) or new or tuple(key.split(".")) in found:
             kept.append(text)
-        elif not has_key(key):
+        elif not known_key(key):
             raise ConfigError(f"node-config: overrides: {key}: no file of conf/ has such a key")
         else:
             logger.info("the node's own %s says nothing about this run", text)

@@ -1,4 +1,4 @@
-"""What of the logs a terminal shows; a run's own log is in its folder."""
+"""Log level of the terminal; a run's own log is in its folder."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Advance = Callable[[int, str], None]
 
 
 class Report(NamedTuple):
-    """How far a task of another process is."""
+    """Progress of a task in another process."""
 
     task: int
     description: str
@@ -71,6 +71,11 @@ def track(description: str, total: int) -> Iterator[Advance]:
             _display = None
         else:
             display.remove_task(task)
+
+
+def follow_search(advance: Advance) -> Callable[[int, int, float], None]:
+    """Return a listener to the steps of an attack that moves a bar of 100 steps."""
+    return lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}")
 
 
 def relay_to(send: Callable[[Report], None]) -> None:

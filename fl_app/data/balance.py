@@ -1,4 +1,4 @@
-"""Down-sampling: as many samples of every class as the rarest one has."""
+"""Down-sampling of every class to the size of the rarest."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from fl_app.data.word_pieces import Vocabulary
 from fl_app.text import WordPiece
 
 PADDING = -1
-"""In the place of a token where a transcript or a sentence is over."""
+"""Token after the end of a transcript or a sentence."""
 UNASKED = -2
-"""In the place of a label where a model is asked for nothing."""
+"""Label of a place that the model is not asked to predict."""
 _FORMS = ((4, torch.uint8), (3, torch.float32), (2, torch.float32), (2, torch.int64))
 
 
@@ -34,7 +34,7 @@ class Samples:
     inputs: Tensor
     labels: Tensor
     sources: Tensor | None = None
-    """Who speaks, or which document it is from (N,), of utterances and sentences alone."""
+    """Speaker of an utterance or document of a sentence (N,); None for other data."""
 
     def __post_init__(self) -> None:
         if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
@@ -69,13 +69,13 @@ class Samples:
 
     @property
     def groups(self) -> Tensor:
-        """What samples are dealt and drawn by (N,): their sources, or else their labels."""
+        """Groups by which samples are dealt and drawn (N,): their sources, or else their labels."""
         return self.labels if self.sources is None else self.sources
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples of one task, and what a model must know of it."""
+    """Training and test samples of one task, and the facts that a model needs."""
 
     name: str
     train: Samples
@@ -91,13 +91,13 @@ class Dataset:
     """Of the entries of rows."""
     source_names: tuple[str, ...] = ()
     source_kind: str = "source"
-    """What a source is, in one word."""
+    """Noun for a source, such as speaker."""
     vocabulary: Vocabulary | WordPiece | None = None
-    """What the labels of utterances or the tokens of sentences stand for: then the classes are its pieces."""
+    """Vocabulary of transcripts and sentences; the classes are then its pieces."""
     masked: float | None = None
     """The share of a sentence's tokens that a model is asked for; of sentences alone."""
     encoding: RowEncoding | None = None
-    """How rows were made into numbers."""
+    """Encoding of table rows as numbers."""
 
     @property
     def group_names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Dataset:
 
     @property
     def group_kind(self) -> str:
-        """Return what a group is, in one word."""
+        """Return the noun for a group."""
         return self.source_kind if self.source_names else "class"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A hundred faces and a hundred pictures of something else, 25 by 25 grey pixels, from scikit-image's wheel.
+"""A hundred faces and a hundred other pictures, 25 by 25 grey pixels, from scikit-image's wheel.
 
 They are crops of Labeled Faces in the Wild (Huang et al. 2007); no network is needed.
 """

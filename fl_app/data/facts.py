@@ -1,4 +1,4 @@
-"""What must be the same everywhere when clients bring samples of their own: it travels with the orders.
+"""Facts on the data that all nodes must share when clients bring their own samples; orders carry them.
 
 Without it, a client whose folder lacks a class would number the others differently, and one that
 scales by its own mean would train another model than the server tests.
@@ -20,7 +20,7 @@ from fl_app.text import WordPiece
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What a server knows of the task, from samples of its own."""
+    """Server's knowledge of the task, from samples of its own."""
 
     class_names: tuple[str, ...]
     in_shape: tuple[int, ...]

@@ -1,9 +1,7 @@
-"""SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, and who of them died in hospital.
+"""SUPPORT2 (Knaus et al., 1995): 9,105 seriously ill adults, labelled by death in hospital.
 
-Only what is known early in the stay is used: neither what came out of it nor
-somebody's or some model's forecast. What is learnt from the values (what stands
-in for a missing one, how they are scaled, which categories there are) is learnt
-from the training rows.
+Only values known early in the stay are used: neither outcomes nor forecasts by a person or a model.
+Fill-in values, scales and categories are learnt from the training rows alone.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def support2(root: str | Path, test_fraction: float = 0.2, seed: int = 0) -> Dat
 
 
 def own_patients(root: Path, facts: Facts, **settings: Any) -> Samples:
-    """Return all patients in ``root``/support2.csv, encoded by what the server's rows taught."""
+    """Return all patients in ``root``/support2.csv, encoded with the server's statistics."""
     if facts.encoding is None:
         raise ValueError("support2: the server says nothing of how to encode a row")
     path = root / FILE

@@ -1,4 +1,4 @@
-"""Images from folders that are named after their classes, read in parallel into one array."""
+"""Images from folders named after their classes, read in parallel into one array."""
 
 from __future__ import annotations
 

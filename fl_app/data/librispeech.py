@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Utterance:
-    """One recording, who speaks there and what is said."""
+    """One recording with its speaker and its transcript."""
 
     audio: Path
     speaker: str
@@ -54,9 +54,9 @@ def speech(
     """Return the utterances below ``root`` that are no longer than ``max_seconds`` and ``max_characters``.
 
     ``pieces`` is a file of word pieces, of which the first ``vocabulary`` are used (None: all); without a
-    file, single letters are. For testing is ``test_fraction``, drawn by ``seed``: of the speakers
-    (``split="speakers"``, whom nobody then trains on), or of each speaker's utterances
-    (``split="utterances"``; of a single one, none).
+    file, the pieces are single letters. ``test_fraction``, drawn by ``seed``, is set aside for testing: of
+    the speakers (``split="speakers"``, whose utterances are then not trained on), or of each speaker's
+    utterances (``split="utterances"``; a speaker with a single one keeps it).
     """
     if not 0 < test_fraction < 1:
         raise ValueError(f"speech: test_fraction must be in (0, 1), got {test_fraction}")
@@ -132,7 +132,7 @@ def _hear_all(
 def _samples(
     heard: list[tuple[Utterance, Tensor]], vocabulary: Vocabulary
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Return what was heard, and the names of who speaks."""
+    """Return the utterances, and the names of the speakers."""
     names = tuple(sorted({said.speaker for said, _ in heard}, key=lambda name: (int(name), name)))
     samples = Samples(
         inputs=_pad([features for _, features in heard], 0.0),
@@ -143,7 +143,7 @@ def _samples(
 
 
 def find_utterances(root: Path, max_characters: int) -> list[Utterance]:
-    """Return what is said below ``root`` in few enough characters, by name, where it is recorded."""
+    """Return the recorded transcripts below ``root`` that are short enough, by name."""
     found = {}
     for file in sorted(root.rglob("*.trans.txt")):
         for name, text in _lines(file):

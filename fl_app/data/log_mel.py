@@ -1,4 +1,4 @@
-"""What a speech model hears: the logarithm of the energy in bands as wide as the ear's.
+"""Log-mel features of speech: the logarithm of the energy in bands as wide as the ear's.
 
 Frames of 25 ms begin every 10 ms. The bands are triangles, evenly spaced on the mel scale as
 HTK has it, ``2595 log10(1 + f / 700)``, from 0 Hz to half the sampling rate.

@@ -1,4 +1,4 @@
-"""All training samples in a client's own folder, numbered and scaled as everybody does."""
+"""All training samples in a client's own folder, numbered and scaled as everywhere else."""
 
 from __future__ import annotations
 

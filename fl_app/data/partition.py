@@ -1,4 +1,4 @@
-"""Who holds which samples: ways to deal a data set to clients.
+"""Partitions: ways to deal a data set to clients.
 
 A partitioner maps labels, a number of clients and a generator to one index
 tensor per client. No sample is dealt twice, no client goes empty, and each

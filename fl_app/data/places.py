@@ -13,7 +13,7 @@ class DataUnavailable(RuntimeError):
 
 
 def first_available(who: str, source: str, places: Mapping[str, Callable[[], Found]]) -> Found:
-    """Return what the place called ``source`` holds; "auto" takes the first place that has it."""
+    """Return the data of the place named ``source``; "auto" takes the first place that has it."""
     if source != "auto" and source not in places:
         raise ValueError(f"{who}: source must be one of {', '.join(['auto', *places])}; got {source!r}")
     reasons = []

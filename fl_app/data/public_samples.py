@@ -41,7 +41,7 @@ PublicSource = Callable[[Dataset], tuple[Dataset, Dataset]]
 
 
 def held_out(samples: int, seed: int = 0, balanced: bool = False) -> PublicSource:
-    """Take public samples out of the training samples; no client gets them."""
+    """Set public samples aside from the training samples; no client gets them."""
 
     def split(dataset: Dataset) -> tuple[Dataset, Dataset]:
         chosen = draw_public(dataset.train.groups, samples, seed, balanced=balanced)

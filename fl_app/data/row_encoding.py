@@ -1,4 +1,4 @@
-"""How a row of a table becomes a vector: numbers are scaled, categories become columns of zeros and ones."""
+"""Encoding of table rows as vectors: scaled numbers and one-hot categories."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RowEncoding:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> RowEncoding:
-        """Return what `to_plain` was made of, checked."""
+        """Return the encoding from the output of `to_plain`, checked."""
         numbers = tuple(plain["numbers"])
         scales = {name: np.array(plain[name], dtype=np.float64) for name in ("median", "mean", "std")}
         for name, values in scales.items():

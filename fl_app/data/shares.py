@@ -1,4 +1,4 @@
-"""Samples set aside: a share of every class, drawn by a seed."""
+"""Held-out samples: a share of every class, drawn by a seed."""
 
 from __future__ import annotations
 

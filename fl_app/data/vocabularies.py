@@ -1,4 +1,4 @@
-"""A vocabulary as plain values, whichever kind it is, and back."""
+"""Conversion of vocabularies of any kind to plain values and back."""
 
 from __future__ import annotations
 

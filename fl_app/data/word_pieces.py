@@ -1,4 +1,4 @@
-"""Text as numbers: words are cut into pieces, of which a vocabulary has a limited number.
+"""Text as numbers: words cut into pieces of a limited vocabulary.
 
 A piece that begins a word begins with ``▁``. The pieces of a vocabulary are in the order in which they
 were learnt, each one by joining two earlier ones: a word is cut by joining its letters in that order.

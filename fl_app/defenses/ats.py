@@ -49,7 +49,7 @@ def ats(policies: Sequence[Sequence[int]]) -> Defense:
                 changed[mine] = rewriting(pixels[mine])
         return changed
 
-    return Defense(rules=Rules(augment=augment))
+    return Defense(rules=Rules(augment=augment), images_only=True)
 
 
 def public_rewrites(defense: Mapping[str, object]) -> tuple[Callable[[Tensor], Tensor], ...]:

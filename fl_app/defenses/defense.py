@@ -1,4 +1,4 @@
-"""What a client does to keep its data to itself: before, in and after the computation of an update."""
+"""Defense of a client: changes before, in and after the computation of an update."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ class Defense:
     release: Callable[[float, int], Release] | None = None
     """What a round of so many steps at such a sampling rate releases; only for differential privacy."""
     scheme: Scheme | None = None
-    """The vector that is sent instead of the update."""
+    """The vector that is sent instead of the update; its clients keep nothing between rounds."""
+    confined: bool = False
+    """Whether nothing is trained but what is sent."""
+    votes_first: bool = False
+    """Whether clients vote on coordinates in round 1, which has no update then."""
+    images_only: bool = False
+    """Whether samples must be images with one label each."""
+    baseline: str = "none"
+    """The choice of ``defense`` whose clients send the same kind of message and hide nothing in it."""
 
 
 def protect(**parts: Defense | Transform) -> Defense:
@@ -50,7 +58,10 @@ def protect(**parts: Defense | Transform) -> Defense:
         transform=chain(**{name: defense.transform for name, defense in defenses.items()}),
         rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
         check=check,
-        **_changes(Defense(), defenses, ["model", "release", "scheme"]),
+        **_changes(Defense(), defenses, ["model", "release", "scheme", "baseline"]),
+        confined=any(one.confined for one in defenses.values()),
+        votes_first=any(one.votes_first for one in defenses.values()),
+        images_only=any(one.images_only for one in defenses.values()),
     )
 
 

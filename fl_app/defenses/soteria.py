@@ -86,7 +86,7 @@ def soteria(rate: float = 0.01, layer: str | None = None, chunk: int = 512) -> D
     def check(model: nn.Module) -> None:
         _layer(model, layer)
 
-    return Defense(rules=Rules(differentiate=differentiate), check=check)
+    return Defense(rules=Rules(differentiate=differentiate), check=check, images_only=True)
 
 
 def _layer(model: nn.Module, name: str | None) -> tuple[str, nn.Linear]:

@@ -15,20 +15,23 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from fl_app import client_app, server_app
-from fl_app.config.compose import VECTOR_DEFENSES, ConfigError, compose, join_overrides, key_of, quote
+from fl_app.config.build import baseline_of
+from fl_app.config.compose import (
+    ConfigError,
+    compose,
+    has_key,
+    join_overrides,
+    key_of,
+    parse_overrides,
+    quote,
+)
 from fl_app.config.hash import hash_config
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
-from fl_app.running.result import read_result, run_folder
+from fl_app.running.result import find_run, run_folder
 
 logger = logging.getLogger(__name__)
-
-UNPROTECTED = ("fl_std", "none", "off")
-"""Defense, dp and secagg of a run whose clients send vectors in which nothing is hidden."""
-
-
-_COMMON_SETTINGS = ("strategy.server_lr", "strategy.momentum")
 
 
 def run_job(
@@ -60,7 +63,7 @@ def run_job(
 
     run(overrides, folder)
     if _wants_baseline(cfg, sweep=sweep):
-        run(_undefended(overrides, cfg.choices.defense), folder / BASELINE)
+        run(_undefended(overrides, baseline_of(cfg)), folder / BASELINE)
         write_report(folder)
     return folder
 
@@ -77,12 +80,14 @@ def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
 
 def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
     """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
-    result = read_result(folder)
-    if result.get("status") != "finished" or result.get("config_hash") != hash_config(config):
+    run = find_run(folder)
+    if run is None or run.status != "finished" or run.config_hash != hash_config(config):
         return False
-    if _wants_baseline(config, sweep=sweep) and read_result(folder / BASELINE).get("status") != "finished":
-        return False
-    return (folder / "report.html").is_file()
+    if _wants_baseline(config, sweep=sweep):
+        baseline = find_run(folder / BASELINE)
+        if baseline is None or baseline.status != "finished":
+            return False
+    return run.report.is_file()
 
 
 def _with_past(overrides: list[str]) -> list[str]:
@@ -98,20 +103,22 @@ def _with_past(overrides: list[str]) -> list[str]:
 
 def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
     wanted = not sweep if config["baseline"] == "auto" else config["baseline"]
+    return bool(wanted) and not _is_baseline(config)
+
+
+def _is_baseline(config: Mapping[str, Any]) -> bool:
+    """Say whether nothing protects the updates of a run."""
     choices = config["choices"]
-    plain = (
-        choices["defense"] == "none" or (choices["defense"], choices["dp"], choices["secagg"]) == UNPROTECTED
-    )
-    return wanted and not plain
+    unprotected = (choices["dp"], choices["secagg"]) == ("none", "off")
+    return unprotected and choices["defense"] == baseline_of(OmegaConf.create(dict(config)))
 
 
-def _undefended(overrides: list[str], defense: str) -> list[str]:
-    """Return the same job without its defense and without an attack; who sends vectors goes on doing so."""
+def _undefended(overrides: list[str], baseline: str) -> list[str]:
+    """Return the same job without its defense and without an attack."""
     groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
-    if defense not in VECTOR_DEFENSES:
-        return [*kept, "defense=none", "attack=none"]
-    # some settings of a strategy are those of its scheme
-    kept = [o for o in kept if not key_of(o).startswith("strategy.") or key_of(o) in _COMMON_SETTINGS]
-    unprotected = zip(("defense", "dp", "secagg"), UNPROTECTED, strict=True)
-    return [*kept, *(f"{group}={choice}" for group, choice in unprotected), "attack=none"]
+    off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
+    # some settings of a strategy are those of the defense that brought it
+    tuned = [o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()]
+    gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
+    return [*(o for o in kept if o not in gone), *off]

@@ -1,10 +1,9 @@
-"""A sweep: one run per cell, each in a folder that is named by its config.
+"""Sweep: one run per cell, each in a folder named by its config.
 
-A cell is finished if its folder says so and bears the config's hash; it is not run
-again, so a sweep goes on where it was interrupted. A cell that has a checkpoint goes on after
-it, others that were cut short start anew. Processes that run the same
-sweep share the work: what another one has locked is left to it. One sweep may
-have several processes of its own.
+A cell is finished if its folder says so and bears the config's hash; it is not run again, so an
+interrupted sweep continues with the rest. An unfinished cell resumes from its checkpoint, if it has
+one, and otherwise starts over. Processes that run the same sweep share the work: each skips the cells
+that another has locked. One sweep may have several processes of its own.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ _LOOK_AGAIN_SECONDS = 2.0
 
 
 class Cell(NamedTuple):
-    """One run of a sweep: what it is, and the folder of the whole sweep."""
+    """One run of a sweep: its config, and the folder of the whole sweep."""
 
     overrides: list[str]
     sweep_folder: Path
     name: str | None = None
-    """None: what tells it from the others."""
+    """None: the overrides in which it differs from the others."""
 
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """The folders of the finished cells, in the order of the cells, and what the failed ones are."""
+    """Folders of the finished cells, in order, and names of the failed ones."""
 
     finished: list[Path]
     failed: list[str]
@@ -58,7 +57,7 @@ class _Outcome(NamedTuple):
     folder: Path | None = None
     """Of a cell that is finished."""
     left: bool = False
-    """To another process; what became of it has to be looked up."""
+    """Left to another process; its outcome has to be looked up."""
 
 
 def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 1) -> SweepEnd:
@@ -90,14 +89,14 @@ def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 
 
 
 def cell_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a cell's folder: what tells cells apart most often, and its hash's first digits."""
+    """Return the name of a cell's folder: the most distinctive settings, and the first digits of its hash."""
     chosen = [config["choices"].get(group) for group in ("defense", "dp")]
     words = [chosen[0], *(word for word in chosen[1:] if word not in (None, "none"))]
     return "-".join([*words, f"s{config['seed']}", hash_config(config)[:_HASH_DIGITS]])
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
-    """Say what every cell is, in the overrides that not all of them have."""
+    """Return the name of every cell: the overrides that not all of them share."""
     common = set.intersection(*(set(cell.overrides) for cell in cells))
     return [
         cell.name or " ".join(o for o in cell.overrides if o not in common) or join_overrides(cell.overrides)

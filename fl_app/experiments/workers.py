@@ -1,7 +1,7 @@
-"""Several processes that work a list off; one that dies costs its own task and is replaced.
+"""Worker processes for a list of tasks; one that dies fails its own task and is replaced.
 
-An interruption reaches the process that waits for the others, which passes it on: a worker
-takes it as its own, so that what it works on ends as an interrupted run does.
+The waiting process passes an interruption on to its workers, so that each task ends as an interrupted
+run does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS_TO_END = 30.0
 
 
 class Died(NamedTuple):
-    """What became of a task whose process ended before it did."""
+    """Outcome of a task whose process died."""
 
     exit_code: int | None
 

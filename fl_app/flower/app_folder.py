@@ -1,4 +1,4 @@
-"""A Flower app on disk: what its pyproject.toml says, and its two app objects."""
+"""Flower app on disk: the declarations of its pyproject.toml, and its two app objects."""
 
 from __future__ import annotations
 

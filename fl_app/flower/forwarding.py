@@ -1,4 +1,4 @@
-"""A grid that passes everything on to another: the base of grids that do one thing differently."""
+"""Grid that forwards everything to another: base of grids that change one thing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ForwardingGrid(Grid):
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes that are there."""
+        """Return the ids of the connected nodes."""
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -45,7 +45,7 @@ class ForwardingGrid(Grid):
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there."""
+        """Return the replies that have arrived."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(

@@ -1,4 +1,4 @@
-"""Flower client apps in this very process: no polling, no pickling, no start-up.
+"""In-process grid for Flower client apps: no polling, no pickling, no start-up.
 
 The embedded default. Any Flower strategy runs on it unchanged by
 ``strategy.start(grid=InlineGrid(client_app, 10), …)``.
@@ -113,7 +113,7 @@ class InlineGrid(Grid):
         return self._contexts[node_id]
 
     def memories(self) -> dict[int, RecordDict]:
-        """Return what the clients that were called remember, by partition id."""
+        """Return the state of all clients that were called, by partition id."""
         return {node - _FIRST_NODE_ID: context.state for node, context in self._contexts.items()}
 
     def restore(self, memories: Mapping[int, RecordDict]) -> None:

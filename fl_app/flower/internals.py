@@ -1,7 +1,7 @@
-"""Every private name of Flower that this project cannot do without, in one place.
+"""Private names of Flower that this project needs, in one place.
 
 Flower moves inner modules between minor versions. `tests/fl_app/flower/test_internals.py`
-says which name moved and what it is needed for.
+names the moved name and its use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start a Flower app's server on the engine that was chosen by name."""
+"""Start of a Flower app's server on an engine chosen by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation's nodes say of themselves: they are the user's own, data and overrides alike."""
+"""Node config of a simulation: its nodes belong to the user, data and overrides alike."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from collections.abc import Mapping
 from flwr.app import UserConfigValue
 
 OWN_NODE: Mapping[str, UserConfigValue] = {"allow-audit": True, "trust-config": True}
-"""Keys of a node-config; a SuperNode's has them only if whoever runs it has written them there."""
+"""Keys of a node-config; a SuperNode's has them only if its operator has set them."""

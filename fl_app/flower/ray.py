@@ -1,4 +1,4 @@
-"""The same apps on Flower's Ray runtime: processes, and GPUs shared out among clients.
+"""Flower's Ray runtime for the same apps: processes, and GPUs shared among clients.
 
 Flower's public `run_simulation` takes no run config. So the apps are wrapped:
 each call sees the config of this run in its context, as under `flwr run`.

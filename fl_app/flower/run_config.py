@@ -1,4 +1,4 @@
-"""A Flower run config on the command line: ``key=value …`` or TOML files, over what the app declares."""
+"""Flower run config on the command line: ``key=value …`` or TOML files, over the app's defaults."""
 
 from __future__ import annotations
 

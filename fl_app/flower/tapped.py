@@ -1,4 +1,4 @@
-"""The attacker's place: on the grid, below every strategy, before a reply can be altered.
+"""Tap on a grid, below every strategy: sees each reply before a strategy can alter it.
 
 A tap that returns what it got is a passive, honest-but-curious server. One that
 returns something else is an active one. Strategies do not know of it.
@@ -18,7 +18,7 @@ from fl_app.flower.internals import name_sender
 
 
 class Tap(Protocol):
-    """Sees every exchange; may rewrite what is sent, and alter or withhold what came back."""
+    """Observer of every exchange; may rewrite messages, and alter or withhold replies."""
 
     def on_send(self, message: Message) -> Message:
         """Return the message to be sent instead."""
@@ -54,7 +54,7 @@ class TappedGrid(ForwardingGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there and that the tap lets through."""
+        """Return the replies that have arrived and that the tap lets through."""
         replies = list(self._grid.pull_messages(message_ids))
         by_id = {
             reply.metadata.reply_to_message_id: self._sent.pop(reply.metadata.reply_to_message_id)

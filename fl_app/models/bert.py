@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., NAACL 2019) for masked language modelling: which pieces stood behind the masks.
+"""BERT (Devlin et al., NAACL 2019) for masked language modelling.
 
 Written out in plain operations, for attacks differentiate the gradient once more: torch's fused attention
 has no second derivative everywhere. Nothing drops out. There is one segment, so its embedding is part of
@@ -64,7 +64,7 @@ class Bert(nn.Module):
         self.apply(_draw)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N, L, C) of what stands at each place of token ids (N, L).
+        """Return the logits (N, L, C) of the tokens at each place of token ids (N, L).
 
         Ids below 0 stand where a sentence is over: no place attends to those.
         """
@@ -88,7 +88,7 @@ class Bert(nn.Module):
         return logits
 
     def place(self, embedded: Tensor) -> Tensor:
-        """Return what the first layer sees of embeddings (N, L, E): with their positions, and normalised."""
+        """Return the first layer's input for embeddings (N, L, E): with their positions, and normalised."""
         length = embedded.shape[1]
         if length > len(self.positions.weight):
             raise ValueError(f"bert_mlm: at most {len(self.positions.weight)} tokens, got {length}")
@@ -100,7 +100,7 @@ class Bert(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network at each place; what comes in is added to what comes out."""
+    """Attention, then a feed-forward network at each place, both with residual connections."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """A variational bottleneck in front of a model's last layer (PRECODE: Scheliga et al., WACV 2022).
 
-What passes it is drawn at random, so that the gradients of all layers belong to
-numbers that nobody else can draw again.
+Its output is drawn at random, so that the gradients of all layers belong to draws that no one else can
+repeat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Bottleneck(nn.Module):
     It draws wherever gradients are recorded, in train and eval mode alike: a client
     that computes in eval mode must be protected too. Without gradients, as the
     server evaluates, the mean passes instead. Draws come from torch's global generator,
-    unless ``given_draws`` holds what to take for them, as who searches for a client's may do.
+    unless ``given_draws`` holds them, as an attack that searches for a client's draws may set.
     """
 
     def __init__(self, features: int, size: int) -> None:
@@ -33,7 +33,7 @@ class Bottleneck(nn.Module):
         self.register_buffer("given_draws", None, persistent=False)
 
     def draws_shape(self, samples: int) -> tuple[int, ...]:
-        """Return the shape of what is drawn for so many samples."""
+        """Return the shape of the draws for this many samples."""
         return samples, self.decoder.in_features
 
     def forward(self, x: Tensor) -> Tensor:

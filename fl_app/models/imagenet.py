@@ -35,7 +35,7 @@ def _imagenet(who: str, name: str, num_classes: int, in_shape: Sequence[int]) ->
 
 
 def _see_channels(network: nn.Module, channels: int) -> None:
-    """Exchange the first convolution for one that sees so many channels."""
+    """Replace the first convolution by one with this many channels."""
     path, first = next((path, m) for path, m in network.named_modules() if isinstance(m, nn.Conv2d))
     settings = {key: getattr(first, key) for key in ("kernel_size", "stride", "padding")}
     network.set_submodule(path, nn.Conv2d(channels, first.out_channels, **settings, bias=False))

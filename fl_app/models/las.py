@@ -1,4 +1,4 @@
-"""Listen, attend and spell (Chan et al., ICASSP 2016): speech in, one piece of a word after another out.
+"""Listen, attend and spell (Chan et al., ICASSP 2016): speech to word pieces, one after another.
 
 The encoder is a pyramid of bidirectional LSTMs, each of which halves the number of frames. The decoder
 is an LSTM that looks at the encoder's frames after each token. The encoder is torch's own LSTM, which is
@@ -107,12 +107,12 @@ class ListenAttendSpell(nn.Module):
 
 
 class Heard(NamedTuple):
-    """What the encoder makes of utterances."""
+    """Encoded utterances."""
 
     states: Tensor
     """(N, T', A)"""
     lengths: Tensor
-    """How many of them each utterance has (N,)."""
+    """Number of states of each utterance (N,)."""
 
 
 class Encoder(nn.Module):
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         self.keys = nn.Linear(heard, width, bias=False)
 
     def forward(self, hidden: Tensor, keys: Tensor, heard: Heard) -> Tensor:
-        """Return the context vectors (N, A): means of what was heard."""
+        """Return the context vectors (N, A): weighted means of the encoder's states."""
         scores: Tensor = (keys @ self.query(hidden).unsqueeze(2)).squeeze(2)
         over = torch.arange(keys.shape[1], device=keys.device) >= heard.lengths.unsqueeze(1)
         weights = scores.masked_fill(over, float("-inf")).softmax(dim=1)
@@ -157,13 +157,13 @@ class Attention(nn.Module):
 
 
 class State(NamedTuple):
-    """Where the decoder is."""
+    """State of the decoder."""
 
     hidden: Tensor
     cell: Tensor
     context: Tensor
     shown: Tensor
-    """What ``output`` sees (N, D), in (-1, 1)."""
+    """Input of ``output`` (N, D), in (-1, 1)."""
 
 
 class Decoder(nn.Module):
@@ -192,7 +192,7 @@ class Decoder(nn.Module):
         return State(nothing, nothing, like.new_zeros(len(like), self.context), nothing)
 
     def step(self, embedded: Tensor, state: State, look: Look, step: int) -> State:
-        """Go on by one token (N, E)."""
+        """Advance by one token (N, E)."""
         seen = torch.cat([embedded, state.context, state.hidden], dim=1)
         let_in, forget, value, let_out = self.gates(seen).chunk(4, dim=1)
         cell = forget.sigmoid() * state.cell + let_in.sigmoid() * value.tanh()
@@ -203,7 +203,7 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def _draw_gates(name: str, parameter: Tensor) -> None:
-    """Draw the parameters of an LSTM so that what goes in counts: torch draws far smaller ones."""
+    """Draw the parameters of an LSTM large enough for its input to count: torch draws far smaller ones."""
     for gate in parameter.chunk(4):
         if "weight_ih" in name:
             nn.init.xavier_uniform_(gate)

@@ -1,4 +1,4 @@
-"""Layers of a model that is already built: found by name, and watched while it runs."""
+"""Layers of a built model: found by name, and observed while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Call(NamedTuple):
-    """What went into a layer and what came out, with their graph."""
+    """Input and output of a layer, with their graph."""
 
     input: Tensor
     output: Tensor

@@ -24,12 +24,12 @@ Plan = Sequence[tuple[int, int, int]]
 
 
 class Shape(NamedTuple):
-    """What tells one residual network from another."""
+    """Dimensions that distinguish residual networks."""
 
     name: str
     widths: Sequence[int]
     blocks: Sequence[int]
-    """How many each stage has."""
+    """Number of blocks of each stage."""
     plan: Callable[[int, int], Plan]
     """The convolutions of a block, by the width and the stride of its stage."""
     padded: bool = False
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """What a block is made of beside convolutions."""
+    """Parts of a block beside its convolutions."""
 
     norm: Callable[[int], nn.Module]
     activation: Callable[[], nn.Module]
@@ -176,7 +176,7 @@ class ResidualBlock(nn.Module):
 
 
 def _shortcut(channels: int, width: int, stride: int, layers: Layers) -> nn.Module:
-    """Return what leaves its input as it is; a 1x1 convolution or a padding where the shape changes."""
+    """Return the identity; a 1x1 convolution or a padding where the shape changes."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     if layers.padded:

@@ -49,19 +49,19 @@ def check_features(who: str, num_classes: int, in_shape: Sequence[int]) -> int:
 
 
 def check_count(who: str, what: str, value: int) -> None:
-    """Refuse what is not a positive integer."""
+    """Refuse a value that is not a positive integer."""
     if not _is_count(value):
         raise ValueError(f"{who}: {what} must be a positive integer, got {value!r}")
 
 
 def check_flag(who: str, what: str, value: bool) -> None:
-    """Refuse what is not true or false."""
+    """Refuse a value that is not true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{who}: {what} must be true or false, got {value!r}")
 
 
 def outputs(who: str, num_classes: int, one_logit: bool) -> int:
-    """Return how many outputs a model has: one a class, or one logit that tells two classes apart."""
+    """Return the number of outputs: one per class, or one logit that tells two classes apart."""
     check_flag(who, "one_logit", one_logit)
     if one_logit and num_classes > 2:
         raise ValueError(f"{who}: one_logit tells two classes apart, got num_classes={num_classes}")

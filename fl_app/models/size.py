@@ -1,4 +1,4 @@
-"""How large a model would be, found out before any memory is taken for it.
+"""Size of a model, computed before any memory is allocated for it.
 
 Settings of a model may come from the network. It is built on torch's meta device first, where
 tensors have a shape and no memory, and every parameter and buffer is counted as it is registered:

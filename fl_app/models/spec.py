@@ -1,4 +1,4 @@
-"""A model as a value: allow-listed names and their settings, which an order carries and a client checks.
+"""A model as a value: allow-listed names and settings, carried by an order and checked by the client.
 
 The server names the model; the client builds it. Only names on the lists are
 ever called, so an order cannot make a client run a function of its choosing.
@@ -63,12 +63,12 @@ _MANIPULATIONS: Mapping[str, Model | str] = {
     "imprint": "attacks.active.imprint_block.add_imprint",  # by name: this package never imports the attacks
     _APART: lambda model, /, round: model,
 }
-"""What a malicious server does to a model; ``apart`` only tells its rounds from the honest ones."""
+"""Manipulations by a malicious server; ``apart`` only tells its rounds from the honest ones."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, with which settings and extensions; equal specs have equal JSON and an equal hash.
+    """Name, settings and extensions of a model; equal specs have equal JSON and an equal hash.
 
     Settings are copied as plain JSON values, so (3, 32, 32) and [3, 32, 32] are the same.
     """
@@ -115,12 +115,12 @@ class ModelSpec:
         return cls(**content)
 
     def manipulated(self, round: int, extensions: Mapping[str, dict[str, object]]) -> ModelSpec:
-        """Return the model that a malicious server makes of it for a round; no other has its hash."""
+        """Return the spec that a malicious server sends for a round; no other has its hash."""
         return replace(self, extensions={**self.extensions, **extensions, _APART: {"round": round}})
 
     @property
     def is_manipulated(self) -> bool:
-        """Whether a malicious server's changes are in it."""
+        """True if it contains a malicious server's changes."""
         return bool(self.extensions.keys() & _MANIPULATIONS)
 
     def looks_like(self, other: ModelSpec) -> bool:
@@ -198,7 +198,7 @@ def _copy(what: str, settings: object) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Copy a setting as JSON would, or name what has no JSON form."""
+    """Copy a setting as JSON would, or raise an error that names the part without a JSON form."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise ValueError(f"keys must be strings, got {list(value)!r}")

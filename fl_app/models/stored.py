@@ -1,4 +1,4 @@
-"""Weights from a file, such as a finished run's, to start from."""
+"""Initial weights from a file, such as a finished run's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Copy what a safetensors file holds into ``model``; it must have all its tensors, and no others."""
+    """Copy the content of a safetensors file into ``model``; it must have all its tensors, and no others."""
     try:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:

@@ -43,7 +43,7 @@ def _vgg(
     activation: str,
     strides: bool,
 ) -> nn.Module:
-    """Five stages of 3x3 convolutions, each halved by a max-pool, and a mean over what is left.
+    """Five stages of 3x3 convolutions, each halved by a max-pool, and a mean over all positions.
 
     ``norm="group"`` has no buffers. Without ``strides`` there are no max-pools, and every
     convolution sees the whole image; with a smooth activation that is twice differentiable.

@@ -1,4 +1,4 @@
-"""What was released, and what it costs."""
+"""Differential privacy: records of releases, and accountants of their cost."""
 
 from fl_app.privacy.accounting import Ledger, calibrate
 from fl_app.privacy.client_account import ClientAccount

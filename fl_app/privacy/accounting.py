@@ -1,4 +1,4 @@
-"""What releases cost in epsilon, and how much noise keeps that within a budget.
+"""Accounting: ε of releases, and the noise that keeps it within a budget.
 
 The computations are Opacus'. It is imported where it is used: that takes a second
 or two, and a run without differential privacy does without it.
@@ -43,7 +43,7 @@ History = tuple[tuple[float, float, int], ...]
 
 @dataclass
 class Ledger:
-    """Who released how much. Its fields are plain data, and all of its state."""
+    """Record of the releases of each client. Its fields are plain data, and all of its state."""
 
     accountant: str = "rdp"
     delta: float | None = None
@@ -79,7 +79,7 @@ class Ledger:
 
 @cache
 def calibrate(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """Return the noise multiplier with which so many steps stay within the budget (Rényi accounting)."""
+    """Return the noise multiplier that keeps ``steps`` steps within the budget (Rényi accounting)."""
     from opacus.accountants.utils import get_noise_multiplier
 
     orders = [order for order in _orders() if _least_epsilon(order, delta) < epsilon]

@@ -1,8 +1,8 @@
-"""What the rounds of a federation have cost a client so far, and whether one more is within the budget.
+"""Privacy account of a client: cost of all rounds so far, and whether another fits the budget.
 
-Two observers are told apart. Who sees only the models does not know which clients
-took part: that secret makes each round cheaper (`epsilon`). The server knows,
-and each round in which a client took part costs in full (`epsilon_server`).
+There are two observers. An observer of the models only does not know which clients took part; that
+secret makes each round cheaper (`epsilon`). The server knows, and each round in which a client took
+part costs in full (`epsilon_server`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fl_app.privacy.accounting import Ledger
 from fl_app.privacy.events import Release
 
 _ANYBODY = -1
-"""The account of who sees only the models: for them all clients are alike."""
+"""Account of an observer of the models only: for it all clients are alike."""
 
 
 @dataclass
@@ -52,12 +52,12 @@ class ClientAccount:
     def charge(
         self, *, rate: float, multiplier: float, cohort: Iterable[int] = (), server_multiplier: float = 0.0
     ) -> None:
-        """Add a round to what was spent.
+        """Charge a round.
 
-        ``cohort`` is everybody who was asked, also who did not answer: the answer
-        may have been lost on the way. A draw that was skipped because too few were drawn
-        has no cohort and is charged all the same: that the model stood still is seen.
-        A round that was started again after unmasking had begun is charged twice.
+        ``cohort`` holds all clients that were asked, also those that did not answer: the
+        answer may have been lost on the way. A draw that was skipped because too few were
+        drawn has no cohort and is still charged: the unchanged model can be observed.
+        A round that was restarted after unmasking had begun is charged twice.
         """
         self.models.charge(_ANYBODY, Release(rate, multiplier, 1, self.delta))
         cost = math.inf if server_multiplier == 0 else server_multiplier**-2
@@ -66,7 +66,7 @@ class ClientAccount:
 
     @property
     def epsilon(self) -> float | None:
-        """Return the cost against who sees only the models; None before the first round."""
+        """Return ε against an observer of the models only; None before the first round."""
         return self.models.epsilon()
 
     @property
@@ -75,7 +75,7 @@ class ClientAccount:
 
         Gaussian releases without sampling compose to one, whose squared signal to noise
         is the sum of theirs: so one number a client says who lost most. The server sees the
-        models too, so it never knows less than who sees only those.
+        models too, so it never knows less than an observer of the models only.
         """
         if self.epsilon is None or not self.server:
             return self.epsilon

@@ -1,8 +1,7 @@
-"""The client-level Gaussian mechanism: what a client does to its values before they may leave.
+"""Client-level Gaussian mechanism, applied by a client to its values before sending.
 
-What is protected is all that one client has (Kerkouche et al., UAI 2021, Algorithm 3,
-lines 25 and 26). Every client counts the same, whatever the number of its samples,
-which would itself be private.
+The guarantee covers all data of one client (Kerkouche et al., UAI 2021, Algorithm 3, lines 25 and 26).
+Every client counts the same, whatever the number of its samples, which would itself be private.
 """
 
 from __future__ import annotations

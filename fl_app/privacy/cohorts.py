@@ -1,4 +1,4 @@
-"""Which clients a round draws, and what their sum is divided by.
+"""Cohorts: the clients drawn in a round, and the divisor of their sum.
 
 Privacy accounting assumes that each client is drawn by a coin of its own. The sum
 is then divided by the number of clients that is expected: the drawn one depends
@@ -20,7 +20,7 @@ SAMPLINGS = ("poisson", "fixed")
 def draw_poisson(clients: Sequence[int], rate: float, generator: torch.Generator | None) -> list[int]:
     """Return those of ``clients`` whose coin of chance ``rate`` fell, in their order.
 
-    Without a generator the coins are the operating system's, which nobody can replay.
+    Without a generator the coins come from the operating system and cannot be replayed.
     """
     if not 0 < rate <= 1:
         raise ValueError(f"draw_poisson: rate must be in (0, 1], got {rate}")

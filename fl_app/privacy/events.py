@@ -1,4 +1,4 @@
-"""What a differentially private client released: enough to account for it, and nothing of its data."""
+"""Records of differentially private releases: enough to account for them, nothing of the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Release:
     delta: float
 
     def __post_init__(self) -> None:
-        """Refuse what no mechanism could have released: it would be accounted for as something harmless."""
+        """Refuse a record that no mechanism could have released: it would be accounted for as harmless."""
         if not 0 < self.sample_rate <= 1:
             raise ValueError(f"Release: sample_rate must be in (0, 1], got {self.sample_rate}")
         if not 0 <= self.noise_multiplier < math.inf:

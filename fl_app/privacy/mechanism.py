@@ -1,4 +1,4 @@
-"""Differential privacy of whole clients, as one setting of a run: who draws, clips, adds noise and counts."""
+"""Client-level differential privacy as one setting of a run: sampling, clipping, noise and accounting."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class ClientLevel:
     """The budget, at which training stops; None: there is none."""
     delta: float = 1e-5
     noise_multiplier: float | None = None
-    """None: what makes the budget last for all rounds."""
+    """None: the multiplier that makes the budget last for all rounds."""
     clip: float | None = None
     """None: learnt from public samples."""
     share: str = "threshold"
     sampling: str = "poisson"
     accountant: str = "rdp"
     secure: bool | str = "auto"
-    """Whether noise and draws are the operating system's. Only a simulation may say no: auto is yes."""
+    """True if noise and draws come from the operating system. Only simulations may set false."""
     thresholds: bool = False
-    """Whether secure aggregation keeps sums of few clients from being seen."""
+    """True if secure aggregation hides sums of few clients."""
     min_clients: int = 2
     """A round with fewer clients is left out."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that protect nobody, or that contradict each other."""
+        """Refuse settings that protect no client, or that contradict each other."""
         if self.epsilon is None and self.noise_multiplier is None:
             raise ValueError("ClientLevel: give epsilon or noise_multiplier, got neither")
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
@@ -74,7 +74,7 @@ class ClientLevel:
 
     @property
     def replayable(self) -> bool:
-        """Whether who knows the run's seed knows the noise."""
+        """True if the noise can be replayed from the run's seed."""
         return self.secure is False
 
     @cached_property

@@ -1,12 +1,12 @@
-"""How the noise of a round is divided among its clients, and how much of it an observer faces.
+"""Division of a round's noise among its clients, and the noise that each observer faces.
 
 No client adds all the noise that a model needs: each adds a share, and the sum of
 the shares hides any one client (Kerkouche et al., UAI 2021, §3.2). Noise multipliers
 are standard deviations over the clipping bound.
 
-The noise of a sum must not tell how many took part: a client would be found out by its
-presence, and in thousands of coordinates a variance can be seen well. So a share is
-a set part of the cohort's: when nobody drops out, all cohorts carry the same noise.
+The noise of a sum must not reveal the number of participants: it would reveal a client's presence, and
+over thousands of coordinates a variance is easy to estimate. A share is therefore a fixed part of the
+cohort's: if no client drops out, all cohorts carry the same noise.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class NoiseShares:
 
     With a threshold t of secure aggregation, which is more than two thirds of the
     cohort's k clients, no sum of fewer than t is ever seen. Each client then adds a
-    variance of ``sigma^2 / (2 k / 3)``, so that whoever drops out, the sum of the
-    others carries ``sigma^2`` or more. The client who is to be protected takes its own
-    share along when it stays away: t - 1 shares count.
+    variance of ``sigma^2 / (2 k / 3)``, so that the sum of the remaining
+    clients carries ``sigma^2`` or more, whichever drop out. An absent protected client
+    removes its own share, too: t - 1 shares count.
 
     With ``share="cohort"``, as in the paper, each of the cohort's k clients adds
     ``sigma^2 / k``: s survivors carry s / k of the noise. Without the protected
@@ -37,13 +37,13 @@ class NoiseShares:
     noise_multiplier: float
     """sigma, the noise multiplier of the whole sum."""
     cohort: int
-    """How many clients the participant list names."""
+    """Number of clients in the participant list."""
     threshold: int | None = None
     """Of secure aggregation; None: there is none, and the server sees every update."""
     share: str = "threshold"
 
     def __post_init__(self) -> None:
-        """Refuse what would be noise for nobody."""
+        """Refuse settings under which no client adds noise."""
         if self.share not in SHARES:
             raise ValueError(f"NoiseShares: share must be one of {', '.join(SHARES)}; got {self.share!r}")
         if not 0 <= self.noise_multiplier < math.inf:
@@ -80,7 +80,7 @@ class NoiseShares:
         return self.noise_multiplier * math.sqrt(kept / of)
 
     def least(self) -> float:
-        """Return `of_sum` for the fewest survivors with which a round succeeds: what a round may cost."""
+        """Return `of_sum` for the fewest survivors with which a round succeeds: a round's largest cost."""
         return self.of_sum(self._fewest)
 
     def for_server(self, survivors: int | None = None) -> float:

@@ -1,15 +1,14 @@
-"""Standard normal numbers: replayable ones for simulation, and ones that nobody can replay.
+"""Standard normal noise: replayable for simulation, or from the operating system.
 
-A generator with a seed proves nothing to who knows the seed. The other source
-takes its bits from the operating system and turns them into normal numbers in
-double precision by Box and Muller's transform.
+Noise from a seeded generator protects nothing from an observer who knows the seed. The other source
+takes its bits from the operating system and turns them into normal numbers in double precision by Box
+and Muller's transform.
 
-Its limits: radii are ``sqrt(-2 ln u)`` with u a multiple of 2^-53 above 0, so no
-number exceeds 8.6 (a normal one does with a chance of 1e-17), and the numbers
-lie on a fine grid that depends on u. Who sees the sum of a value and such noise in
-all its bits might tell values apart by that grid (Mironov, CCS 2012). So what is
-sent must be rounded to a much coarser step: secure aggregation's fixed-point step
-is one, float32 is the least.
+Its limits: radii are ``sqrt(-2 ln u)`` with u a multiple of 2^-53 above 0, so no number exceeds 8.6 (a
+normal one does with a chance of 1e-17), and the numbers lie on a fine grid that depends on u. An
+observer of all bits of a value plus such noise might tell values apart by that grid (Mironov, CCS
+2012). Sent values must therefore be rounded to a much coarser step: the fixed-point step of secure
+aggregation is one, float32 is the least.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 Noise = Callable[[int], Tensor]
-"""Returns so many standard normal numbers as float64 on the CPU."""
+"""Source of standard normal numbers: returns the requested count as float64 on the CPU."""
 
 
 def replayable_noise(generator: torch.Generator) -> Noise:

@@ -5,9 +5,10 @@ from fl_app.report.charts.plots import plot_partition
 from fl_app.report.charts.tiles import save_images
 from fl_app.report.data.comparison import ComparisonRow, Spread, comparison_rows, comparison_table
 from fl_app.report.data.frontier import LEAKAGES
-from fl_app.report.data.runs import BASELINE, find_runs, load_run
+from fl_app.report.data.runs import BASELINE, find_runs
 from fl_app.report.pages.comparison_page import compare_runs
 from fl_app.report.pages.frontier_section import write_frontier
+from fl_app.report.pages.notebook import notebook_view
 from fl_app.report.pages.run_page import write_report
 from fl_app.report.pages.summary import summary_lines
 
@@ -20,7 +21,7 @@ __all__ = [
     "comparison_rows",
     "comparison_table",
     "find_runs",
-    "load_run",
+    "notebook_view",
     "plot_partition",
     "save_images",
     "save_layers",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,15 +15,18 @@ from torch import nn
 
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import Public, Sighting, observe
-from fl_app.console.progress import track
+from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
+from fl_app.results import Attack, Read, Sentence, TracePoint, Trained, Transcript
 from fl_app.running.result import Results
 from fl_app.types import Observation, Truth, Update
 
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
-_UNSCORED = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
+_GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
+"""Errors that end an attack on one client's update and nothing else: torch raises RuntimeError for all."""
+_UNSCORED: dict[str, Any] = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,10 @@ def attack_sightings(
     in one graph that is several times faster.
     """
     if not sightings:
-        results.content["notes"].append("no attacked client answered in an attacked round: nothing to attack")
+        results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
     watch = _Watch(sightings, template, public, attacker.grant_labels)
     for group in _groups(sightings, attacker):
-        results.content["attacks"] += _attack(group, attacker, watch, results.folder)
+        results.run.attacks += _attack(group, attacker, watch, results.folder)
         results.save()
 
 
@@ -136,82 +140,81 @@ def _same(raw: Update, sent: Update) -> bool:
     return all(torch.equal(raw[name].to(tensor.device), tensor) for name, tensor in sent.items())
 
 
-def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path) -> list[dict[str, Any]]:
+def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path) -> list[Attack]:
     observations = [watch.observe(case) for case in cases]
     start = time.perf_counter()
     results = _run(attacker, cases, observations)
     seconds = (time.perf_counter() - start) / len(cases)
     return [
-        _entry(case, observation, result, attacker, folder) | {"seconds": seconds}
+        _entry(case, observation, result, attacker, folder, seconds)
         for case, observation, result in zip(cases, observations, results, strict=True)
     ]
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
-    """Return a result, or the ValueError that says why there is none, for each observation."""
+    """Return a result, or the error that says why there is none, for each observation."""
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:
         title += f" on {cases[0].whose}, {cases[0].title}"
     elif hasattr(attack, "many"):
-        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(ValueError):
+        with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(*_GIVES_UP):
             # one that cannot be attacked would stop all: then each is attacked by itself
-            return list(attack.many(observations, on_step=_listener(advance)))
+            return list(attack.many(observations, on_step=follow_search(advance)))
     results: list[Any] = []
     for number, observation in enumerate(observations, 1):
         with track(
             title if len(cases) == 1 else f"{title} on update {number} of {len(cases)}", 100
         ) as advance:
             try:
-                results.append(attack(observation, on_step=_listener(advance)))
-            except ValueError as error:
+                results.append(attack(observation, on_step=follow_search(advance)))
+            except _GIVES_UP as error:
                 results.append(error)
     return results
 
 
-def _listener(advance: Callable[[int, str], None]) -> Callable[[int, int, float], None]:
-    return lambda done, total, best: advance(100 * done // total, f"objective {best:.4f}")
-
-
 def _entry(
-    case: _Case, observation: Observation, result: Any, attacker: Attacker, folder: Path
-) -> dict[str, Any]:
-    failed = isinstance(result, ValueError)
-    labels_from = "granted" if observation.labels is not None else "inferred"
-    entry = {
-        "attack": attacker.name,
-        "adaptive": case.adaptive,
-        "update": case.title,
-        "round": case.sighting.order.round,
-        "client": case.sighting.order.client,
-        "summed": case.sighting.summed,
-        "participant": case.sighting.participant,
-        "batch_size": case.sighting.samples,
-        "manipulated": case.sighting.manipulated is not None,
-        "broadcaster": observation.broadcaster,
-        "granted": _granted(observation),
-        "labels_from": labels_from,
-        "update_distance": _distance(case),
-        "objective": None if failed else getattr(result, "objective", None),
-        "notes": [f"the attack gave up: {result}"] if failed else list(result.notes),
-    }
+    case: _Case, observation: Observation, result: Any, attacker: Attacker, folder: Path, seconds: float
+) -> Attack:
+    failed = isinstance(result, Exception)
+    granted = observation.labels is not None
+    labels_from = "granted" if granted else "inferred"
+    unfinished = partial(
+        Attack,
+        attack=attacker.name,
+        adaptive=case.adaptive,
+        update=case.title,
+        round=case.sighting.order.round,
+        client=case.sighting.order.client,
+        summed=case.sighting.summed,
+        participant=case.sighting.participant,
+        batch_size=case.sighting.samples,
+        manipulated=case.sighting.manipulated is not None,
+        broadcaster=observation.broadcaster,
+        granted=_granted(observation),
+        labels_from=labels_from,
+        update_distance=_distance(case),
+        objective=None if failed else getattr(result, "objective", None),
+        notes=[f"the attack gave up: {result}"] if failed else list(result.notes),
+        seconds=seconds,
+    )
     if failed:
-        return entry | _UNSCORED | {"images": None, "truth": None}
-    scores = _scores(case, result, attacker, granted=observation.labels is not None)
-    if observation.labels is not None:
+        return unfinished(**_UNSCORED, images=None, truth=None)
+    scores = _scores(case, result, attacker, granted=granted)
+    if granted:
         scores["labels"] = None  # to recover what was granted is no success
-    if entry["manipulated"] and scores["psnr"]:
+    if case.sighting.manipulated is not None and scores["psnr"]:
         found = [value is not None and value > EXACT for value in scores["psnr"]]
         scores["recovered"] = sum(found) / len(found)
-    pictures = _pictures(case, result, attacker, folder, labels_from)
-    return (
-        entry
-        | scores
-        | pictures
-        | _names(case, result)
-        | _transcript(case, result, attacker)
-        | _reads(case, result, attacker, granted=observation.labels is not None)
-        | _search(case, result, attacker, folder, pictures["images"])
+    images, truth = _pictures(case, result, attacker, folder, labels_from)
+    return unfinished(
+        **scores,
+        images=images,
+        truth=truth,
+        **_names(case, result),
+        **_transcript(case, result, attacker),
+        **_reads(case, result, attacker, granted=granted),
+        **_search(case, result, attacker, folder, images),
     )
 
 
@@ -236,17 +239,16 @@ def _search(case: _Case, result: Any, attacker: Attacker, folder: Path, images: 
     truth = case.sighting.truth
     scores = [{}] * len(trace) if truth is None else attacker.score_trace(trace, truth)
     rows = [
-        {
-            "iteration": snapshot.iteration,
-            "objective": snapshot.objective,
-            "distance": snapshot.distance,
-            "layers": dict(snapshot.layers),
-            **dict.fromkeys(("mse", "psnr", "ssim", "lpips")),
+        TracePoint(
+            iteration=snapshot.iteration,
+            objective=snapshot.objective,
+            distance=snapshot.distance,
+            layers=dict(snapshot.layers),
             **scored,
-        }
+        )
         for snapshot, scored in zip(trace, scores, strict=True)
     ]
-    close = (row["iteration"] for row in rows if row["mse"] is not None and row["mse"] < attacker.mse_below)
+    close = (row.iteration for row in rows if row.mse is not None and row.mse < attacker.mse_below)
     picture = f"{images.removesuffix('.png')}-trace.png"
     shown = [s.images if truth is None else attacker.aligned(s, truth) for s in trace]
     save_images(torch.stack([one[0] for one in shown]), folder / picture)
@@ -266,7 +268,7 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
         return attacker.spell(tokens) if attacker.spell is not None else " ".join(map(str, tokens))
 
     return {
-        "transcript": {"found": text(list(result.tokens)), "true": text(true)},
+        "transcript": Transcript(found=text(list(result.tokens)), true=text(true)),
         "variables": getattr(result, "variables", None),
     }
 
@@ -291,14 +293,13 @@ def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> di
         true, told = named(tokens.tolist()), labels.tolist()
     reads = [*result.history.items(), (None, result.tokens)]
     return {
-        "tokens_by_iteration": {
-            "true": true,
-            "masked": told,
-            "reads": [
-                {"iteration": step, "tokens": named(tokens), "accuracy": right(tokens)}
-                for step, tokens in reads
+        "tokens_by_iteration": Sentence(
+            true=true,
+            masked=told,
+            reads=[
+                Read(iteration=step, tokens=named(tokens), accuracy=right(tokens)) for step, tokens in reads
             ],
-        }
+        )
     }
 
 
@@ -341,29 +342,25 @@ def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> d
     # of tokens: in their place, all of them, edits, and edits of words
     scores |= {f"token_{name}": value for name, value in (scores.pop("tokens", None) or {}).items()}
     if truth.trained is not None and len(getattr(result, "images", ())) and not case.undefended:
-        scores["trained"] = dict(attacker.score(result, Truth(truth.trained, truth.labels))) | {
-            "images": f"{case.stem}-trained.png"
-        }
+        against = attacker.score(result, Truth(truth.trained, truth.labels))
+        scores["trained"] = Trained(**against, images=f"{case.stem}-trained.png")
     return scores
 
 
 def _pictures(
     case: _Case, result: Any, attacker: Attacker, folder: Path, labels_from: str
-) -> dict[str, str | None]:
-    """Save what was recovered, in the truth's order where it is known, and the truth itself."""
+) -> tuple[str | None, str | None]:
+    """Save the recovered images, in the truth's order where it is known, and the truth; return the paths."""
     if not hasattr(result, "images") or not len(result.images):
-        return {"images": None, "truth": None}
+        return None, None
     form = ("-adaptive" if case.adaptive else "") + ("" if labels_from == "granted" else f"-{labels_from}")
-    paths: dict[str, str | None] = {
-        "images": f"{case.stem}-{attacker.name}{form}-{case.title}.png",
-        "truth": None,
-    }
+    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}.png", None
     shown, truth = result.images, case.sighting.truth
     if truth is not None:
         shown = attacker.aligned(result, truth)
-        paths["truth"] = f"{case.stem}-truth.png"
-        save_images(truth.inputs, folder / f"{case.stem}-truth.png")
+        original = f"{case.stem}-truth.png"
+        save_images(truth.inputs, folder / original)
         if truth.trained is not None:
             save_images(truth.trained, folder / f"{case.stem}-trained.png")
-    save_images(shown, folder / str(paths["images"]))
-    return paths
+    save_images(shown, folder / path)
+    return path, original

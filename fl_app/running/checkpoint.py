@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from fl_app.adversary.passive import Public, Sighting
@@ -28,8 +29,9 @@ from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
+from fl_app.results import Resumed, Round, Row
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
-from fl_app.strategies.record import Begun
+from fl_app.strategies.begun import Begun
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,14 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is(int), value))
 
 
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict) and type(value.get("round")) is int
+def _fits(kind: type[Row]) -> _Holds:
+    def holds(value: Any) -> bool:
+        try:
+            return bool(kind.model_validate(value))
+        except ValidationError:
+            return False
+
+    return holds
 
 
 _SAVED: Mapping[str, _Holds] = {
@@ -69,9 +77,9 @@ _SAVED: Mapping[str, _Holds] = {
     "versions": _is(dict),
     "run_key": _is(str),
     "strategy": _is(dict),
-    "rows": _lists(_is_row),
+    "rows": _lists(_fits(Round)),
     "seconds": _is(float, int),
-    "resumed": _lists(_is(dict)),
+    "resumed": _lists(_fits(Resumed)),
     "notes": _lists(_is(str)),
     "seen": _lists(_is_pair),
     "clients": _is(dict, type(None)),

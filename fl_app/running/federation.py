@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from fl_app.adversary.active import ActiveServer
 from fl_app.adversary.participant import Participant
-from fl_app.adversary.passive import Auditor, Sighting
+from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts
 from fl_app.config.trust import NOBODY, Trust
@@ -28,7 +28,7 @@ from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
-from fl_app.strategies import BudgetSpent, FedSGD, FLStd
+from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             report = write_report(folder)
             logger.info("report: %s", report)
             if lasting is not None:
-                lasting.end(finished=results.content["status"] == "finished")
+                lasting.end(finished=results.run.status == "finished")
     return report
 
 
-def watch(parts: ServerParts) -> Auditor:
+def watch(parts: ServerParts) -> PassiveServer:
     """Return the tap that the run's attack needs: one that only looks, or one that manipulates."""
     config, strategy = parts.config, parts.strategy
     audit: dict[str, Any] = {
@@ -88,23 +88,23 @@ def watch(parts: ServerParts) -> Auditor:
         "read": strategy.see,
         "batch_size": config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
-        "masked": isinstance(strategy, FLStd) and strategy.aggregation is not None,
+        "masked": strategy.masked,
+        "public": parts.public,
     }
     if config["attack"].get("viewpoint") == "participant":
         by, clients = config["attack"]["by"], config["clients"]
         return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
-        return Auditor(**audit)
+        return PassiveServer(**audit)
     return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
 
 
 def _train(
-    grid: Grid, parts: ServerParts, results: Results, auditor: Auditor, lasting: LastingRun
+    grid: Grid, parts: ServerParts, results: Results, auditor: PassiveServer, lasting: LastingRun
 ) -> list[Sighting]:
     config, strategy = parts.config, parts.strategy
-    if isinstance(strategy, FLStd):
-        strategy.on_sum = auditor.remember_sum
+    strategy.on_sum = auditor.remember_sum
     with track("rounds", config["rounds"]) as advance:
         round_end = _RoundEnd(parts, results, advance, lasting)
         try:
@@ -120,13 +120,13 @@ def _train(
                 evaluate_fn=round_end,
             )
         except BudgetSpent as spent:
-            if not results.content["rounds"]:
+            if not results.run.rounds:
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
             round_end.stop(str(spent))
-    results.content["notes"] += _own_data_notes(strategy)
-    results.content["notes"] += auditor.notes + privacy_notes(strategy, auditor.sightings)
+    results.run.notes += _own_data_notes(strategy)
+    results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
     return auditor.sightings
 
 
@@ -190,7 +190,7 @@ class _RoundEnd:
     def stop(self, reason: str) -> None:
         """End before the last round: what is there is evaluated, and it is said why."""
         logger.info("%s", reason)
-        self.results.content["notes"].append(reason)
+        self.results.run.notes.append(reason)
         strategy = self.parts.strategy
         tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
         self.results.score_last_round(tested, validated)

@@ -12,10 +12,11 @@ from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fl_app.adversary.passive import Auditor
+from fl_app.adversary.passive import PassiveServer
 from fl_app.client.records import from_tree, to_tree
 from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
+from fl_app.results import Resumed, Round
 from fl_app.running.checkpoint import (
     SECONDS_BETWEEN,
     Checkpoint,
@@ -27,8 +28,8 @@ from fl_app.running.checkpoint import (
     read_checkpoint,
     refuse_differences,
 )
-from fl_app.running.result import Results, read_result, versions
-from fl_app.strategies.record import Begun
+from fl_app.running.result import Results, find_run, versions
+from fl_app.strategies.begun import Begun
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Past(NamedTuple):
     saved: Saved
     begun: Begun | None
     reason: str
-    resumed: list[dict[str, Any]]
+    resumed: list[Resumed]
     """Earlier times; result.json may know of some after the checkpoint."""
     lock: IO[str]
     """Held as long as the run goes on."""
@@ -70,10 +71,12 @@ def read_past(config: dict[str, Any]) -> Past | None:
         raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
     config["run_dir"] = saved.config["run_dir"]
     lock = claim(Path(folder))
-    result = read_result(Path(folder))
-    status = result.get("status", "running")
-    reason = "killed" if status == "running" else str(result.get("error") or status)
-    return Past(saved, begun, reason, max(saved.resumed, result.get("resumed", []), key=len), lock)
+    run = find_run(Path(folder))
+    status = "running" if run is None else run.status or "running"
+    reason = "killed" if run is None or status == "running" else run.error or status
+    resumed = [Resumed.model_validate(entry) for entry in saved.resumed]
+    later = [] if run is None else run.resumed or []
+    return Past(saved, begun, reason, max(resumed, later, key=len), lock)
 
 
 class LastingRun:
@@ -85,7 +88,7 @@ class LastingRun:
         parts: ServerParts,
         overrides: str,
         results: Results,
-        auditor: Auditor,
+        auditor: PassiveServer,
         past: Past | None = None,
     ) -> None:
         self._parts, self._results, self._auditor = parts, results, auditor
@@ -103,7 +106,7 @@ class LastingRun:
         if self._checkpoint is not None and past is not None:
             self._resume(past, self._checkpoint)
         if strategy.run_key:
-            results.content["run"] = strategy.run_key
+            results.run.run = strategy.run_key
 
     def round_ended(self, server_round: int) -> None:
         """Make a checkpoint if it is time for one; round 0 is the start."""
@@ -128,10 +131,11 @@ class LastingRun:
     def _resume(self, past: Past, checkpoint: Checkpoint) -> None:
         """Go on where the checkpoint was made."""
         saved, begun, strategy = past.saved, past.begun, self._parts.strategy
-        done = saved.rows[-1]["round"] if saved.rows else 0
+        rows = [Round.model_validate(row) for row in saved.rows]
+        done = rows[-1].round if rows else 0
         at = datetime.now().isoformat(timespec="seconds")
-        entry = {"round": done, "at": at, "reason": past.reason}
-        self._results.resume(saved.rows, saved.seconds, [*past.resumed, entry])
+        entry = Resumed(round=done, at=at, reason=past.reason)
+        self._results.resume(rows, saved.seconds, [*past.resumed, entry])
         self._say_what_differs(saved, done)
         strategy.restore(on_device(saved.strategy, next(self._parts.model.parameters()).device))
         strategy.run_key = saved.run_key
@@ -152,9 +156,9 @@ class LastingRun:
             versions=versions(),
             run_key=strategy.run_key,
             strategy=strategy.history(),
-            rows=results.content["rounds"],
+            rows=[row.as_json() for row in results.run.rounds],
             seconds=results.seconds,
-            resumed=results.content.get("resumed", []),
+            resumed=[entry.as_json() for entry in results.run.resumed or []],
             notes=auditor.notes,
             seen=[(sighting.order.round, sighting.order.client) for sighting in auditor.sightings],
             clients=None if memories is None else {client: to_tree(m) for client, m in memories.items()},
@@ -177,4 +181,4 @@ class LastingRun:
             )
         for note in notes:
             logger.warning("%s", note)
-        self._results.content["notes"] += notes
+        self._results.run.notes += notes

@@ -8,9 +8,10 @@ from torch import nn
 
 from fl_app.adversary.passive import Sighting
 from fl_app.report import save_layers
+from fl_app.results import Exchange, Histogram, Privacy, SecureSum, Weights
 from fl_app.running.result import Results
 from fl_app.sketches import count_by_layer, flatten, top_coordinates
-from fl_app.strategies import FedSGD, FLStd, FLTop
+from fl_app.strategies import FedSGD, FLStd
 from fl_app.training import parameters
 from fl_app.types import Update
 
@@ -21,37 +22,31 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
     """Say what clients send if that is a vector, where its coordinates lie, and what protects it."""
     if not isinstance(strategy, FLStd):
         return
-    results.content["exchange"] = {
-        "scheme": type(strategy).__name__,
-        "values": strategy.sketch.size,
-        "of": strategy.total_entries,
-    }
-    if isinstance(strategy, FLTop) and strategy.coordinates is not None:
+    exchange = Exchange(
+        scheme=type(strategy).__name__, values=strategy.sketch.size, of=strategy.total_entries
+    )
+    results.run.exchange = exchange
+    if strategy.coordinates is not None:
         like = parameters(model)
         by_layer = count_by_layer(strategy.coordinates, like)
         save_layers(
             by_layer, {name: p.numel() for name, p in like.items()}, results.folder / "coordinates.png"
         )
         save_file({"coordinates": strategy.coordinates}, results.folder / "coordinates.safetensors")
-        results.content["exchange"] |= {
-            "hash": strategy.coordinates_hash,
-            "voted_in": strategy.voted_in,
-            "by_layer": by_layer,
-            "picture": "coordinates.png",
-        }
+        exchange.hash, exchange.voted_in = strategy.coordinates_hash, strategy.voted_in
+        exchange.by_layer, exchange.picture = by_layer, "coordinates.png"
     if strategy.aggregation is not None:
         pinned = strategy.aggregation.pinned is not None
-        results.content["secure_aggregation"] = {
-            "against": "active server" if pinned else "honest-but-curious server",
-            "min_clients": strategy.aggregation.min_clients,
-        }
+        results.run.secure_aggregation = SecureSum(
+            against="active server" if pinned else "honest-but-curious server",
+            min_clients=strategy.aggregation.min_clients,
+        )
     if strategy.privacy is not None:
-        results.content["privacy"] = {
-            "unit": "client",
-            "noise_multiplier": strategy.privacy.sigma,
-            "clip": strategy.clip,
-            "replayable": strategy.privacy.replayable,
-        }
+        results.run.privacy = Privacy(
+            noise_multiplier=strategy.privacy.sigma,
+            clip=strategy.clip,
+            replayable=strategy.privacy.replayable,
+        )
 
 
 def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
@@ -65,21 +60,29 @@ def describe_weights(strategy: FedSGD, start: Update, share: float, results: Res
     moved = (weights - flatten(start).double().cpu()).abs()
     chosen = top_coordinates(moved, share)
     distances, values = moved[chosen], weights[chosen]
-    results.content["weights"] = {
-        "count": len(distances),
-        "norm": float(distances.norm()),
-        "mean": float(distances.mean()),
-        "largest": float(distances.max()),
-        **_histogram(distances, 0.0, float(distances.max()) or 1.0),
-        "values": {"norm": float(values.norm()), "mean": float(values.abs().mean())}
-        | _histogram(values, -(float(values.abs().max()) or 1.0), float(values.abs().max()) or 1.0),
-    }
+    far, large = float(distances.max()) or 1.0, float(values.abs().max()) or 1.0
+    results.run.weights = Weights(
+        count=len(distances),
+        norm=float(distances.norm()),
+        mean=float(distances.mean()),
+        largest=float(distances.max()),
+        counts=_counts(distances, 0.0, far),
+        edges=_edges(0.0, far),
+        values=Histogram(
+            norm=float(values.norm()),
+            mean=float(values.abs().mean()),
+            counts=_counts(values, -large, large),
+            edges=_edges(-large, large),
+        ),
+    )
 
 
-def _histogram(values: torch.Tensor, low: float, high: float) -> dict[str, list[int] | list[float]]:
-    counts = torch.histc(values, bins=_BINS, min=low, max=high)
-    edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
-    return {"counts": [int(count) for count in counts], "edges": edges}
+def _counts(values: torch.Tensor, low: float, high: float) -> list[int]:
+    return [int(count) for count in torch.histc(values, bins=_BINS, min=low, max=high)]
+
+
+def _edges(low: float, high: float) -> list[float]:
+    return [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
 
 
 def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:

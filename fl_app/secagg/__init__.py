@@ -1,18 +1,20 @@
-"""Secure aggregation: the server learns the sum of the clients' vectors, and no vector. Pure: no Flower.
+"""Secure aggregation: the server learns the sum of the clients' vectors and no single one. Pure: no Flower.
 
 A client calls `offer`, `share`, `mask`, (`endorse`) and `unmask`; the server drives a `SecureRound`.
 """
 
-from fl_app.secagg.client import Step, endorse, mask, offer, share, terms_of, unmask
+from fl_app.secagg.client import Step, check_job, endorse, mask, offer, share, terms_of, unmask
 from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed
 from fl_app.secagg.fixed_point import FixedPoint, fit_fixed_point
 from fl_app.secagg.identities import Identity, create_identities, load_identity, load_pinned
+from fl_app.secagg.job import Job
 from fl_app.secagg.server import SecureRound, SecureSum
 from fl_app.secagg.terms import Terms, check_quorum, smallest_threshold
 
 __all__ = [
     "FixedPoint",
     "Identity",
+    "Job",
     "ProtocolError",
     "QuorumError",
     "RoundFailed",
@@ -20,6 +22,7 @@ __all__ = [
     "SecureSum",
     "Step",
     "Terms",
+    "check_job",
     "check_quorum",
     "create_identities",
     "endorse",

@@ -1,4 +1,4 @@
-"""A client's side of the protocol: one function per exchange, from state and message to state and reply.
+"""Client side of the protocol: one function per exchange, from state and message to state and reply.
 
 Nothing hides in an object: the state is bytes that the caller keeps until the next message. A call that
 raises leaves the caller with the old state. A caller must keep the new state before the reply leaves:
@@ -40,7 +40,7 @@ _Stage = TypeVar("_Stage", Offered, Shared, Holding)
 
 
 class Step(NamedTuple):
-    """What a client keeps, and what it sends."""
+    """New state of a client, and its message."""
 
     state: bytes
     reply: bytes
@@ -54,21 +54,21 @@ def offer(
     invitation: bytes,
     *,
     client: int,
-    model: bytes | None = None,
+    job: bytes | None = None,
     previous: bytes | None = None,
     min_clients: int = FEWEST_CLIENTS,
     identity: Identity | None = None,
 ) -> Step:
     """Exchange 1: agree to the terms and offer new keys.
 
-    ``model`` is the hash of the model that this client holds; None if the weights come with exchange 3, where
-    `mask` checks them. ``previous`` is the last state of this client, of whatever round: an invitation
-    that is not newer is a replay. ``min_clients`` is how large a crowd this client wants to hide in.
+    ``job`` is the digest of the `Job` that this client knows of; None if the order comes with
+    exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of whatever round:
+    an invitation that is not newer is a replay. ``min_clients`` is how large a crowd it wants to hide in.
     """
     terms = Terms.from_bytes(invitation)
     _check_terms(terms, client, min_clients, identity)
-    if model is not None:
-        _check_model(terms, client, model)
+    if job is not None:
+        check_job(terms, client, job)
     if previous is not None:
         _check_newer(terms, client, read_stage(previous).terms)
     stage = Offered(terms, client, make_private_key(), make_private_key(), os.urandom(SECRET_BYTES))
@@ -102,14 +102,14 @@ def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> 
     return Step(write_stage(after), reply.to_bytes(terms))
 
 
-def mask(state: bytes, delivery: bytes, values: ArrayLike, *, model: bytes) -> Step:
+def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Step:
     """Exchange 3: open the others' envelopes; send the vector under a self mask and a mask with each of them.
 
-    ``model`` is the hash of the model that the vector was computed from.
+    ``job`` is the digest of the `Job` that the vector was computed by.
     """
     stage = _expect(Shared, state, "mask")
     terms, client = stage.terms, stage.client
-    _check_model(terms, client, model)
+    check_job(terms, client, job)
     delivered = Delivery.from_bytes(delivery, terms)
     _check_list(terms, client, delivered.owners, stage.peers, "delivery")
     shares = {
@@ -165,7 +165,7 @@ def unmask(state: bytes, request: bytes, *, identity: Identity | None = None) ->
 
 
 def terms_of(state: bytes) -> Terms:
-    """Return what the client agreed to: its noise share is a matter of the threshold it finds here."""
+    """Return the terms that the client accepted; their threshold determines its noise share."""
     return read_stage(state).terms
 
 
@@ -196,11 +196,12 @@ def _identity_of(terms: Terms, client: int, identity: Identity | None) -> Identi
     return identity
 
 
-def _check_model(terms: Terms, client: int, model: bytes) -> None:
-    if not hmac.compare_digest(model, terms.model):
+def check_job(terms: Terms, client: int, job: bytes) -> None:
+    """Refuse another job than the one that all participants of the round agreed to."""
+    if not hmac.compare_digest(job, terms.job):
         raise ProtocolError(
-            f"client {client}: expected the model that was agreed on for {terms.name}, "
-            f"{terms.model.hex()[:16]}, got {model.hex()[:16]}"
+            f"client {client}: expected the job that was agreed on for {terms.name}, "
+            f"{terms.job.hex()[:16]}, got {job.hex()[:16]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Shares on their way from owner to holder: encrypted, and tagged so that a wrong one has a name.
+"""Encrypted shares from owner to holder, tagged so that a wrong one can be attributed.
 
 An envelope holds a holder's share of the owner's seed (of its self mask) and of its masking key. Beside the
 encrypted shares stands a tag of each: a hash that only this share of this owner for this holder has. A
@@ -54,7 +54,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class HeldShares:
-    """What one holder has of one owner."""
+    """One holder's shares of one owner's secrets."""
 
     seed: bytes = field(repr=False)
     masking_key: bytes = field(repr=False)

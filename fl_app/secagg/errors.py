@@ -1,4 +1,4 @@
-"""What can go wrong in a secure round, as far as a caller acts on it."""
+"""Errors of a secure round on which callers act."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ProtocolError(ValueError):
 
 
 class RoundFailed(RuntimeError):
-    """The round has no sum: nothing is returned, and the model must stay as it is."""
+    """The round has no sum: nothing is returned, and the model must not change."""
 
 
 class QuorumError(RoundFailed):

@@ -1,4 +1,4 @@
-"""Real vectors as whole numbers modulo 2^bits, with room for the sum of a whole cohort.
+"""Fixed-point encoding: real vectors as integers modulo 2^bits, with room for a cohort's sum.
 
 Masks hide a number perfectly only in a finite group, so values become multiples of a step, modulo a power
 of two. A value outside of the range is clamped, never refused: an error that depends on a client's data
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Words = NDArray[np.unsignedinteger[Any]]
-"""Numbers modulo 2^bits in the low bits of unsigned words; what stands above those bits means nothing."""
+"""Numbers modulo 2^bits in the low bits of unsigned words; higher bits are meaningless."""
 
 WIDTHS = tuple(range(8, 65, 8))
 _MOST_LEVELS = 1 << 52  # beyond that, float64 has no exact whole numbers to round to
@@ -60,7 +60,7 @@ class FixedPoint:
             )
 
     def encode(self, values: ArrayLike) -> Words:
-        """Round a vector to multiples of the step; clamp what is outside, NaN becomes 0."""
+        """Round a vector to multiples of the step; clamp values out of range, NaN becomes 0."""
         reals = np.clip(np.asarray(values, dtype=np.float64).reshape(-1), -self.bound, self.bound)
         multiples = np.rint(np.nan_to_num(reals, copy=False, nan=0.0) / self.step)
         return np.clip(multiples, -self.levels, self.levels).astype(np.int64).astype(self.word)
@@ -75,7 +75,7 @@ class FixedPoint:
         return (words.astype(np.uint64) << above.astype(np.uint64)).view(np.int64) >> above
 
     def pack(self, words: Words) -> bytes:
-        """Write ``bits`` of every word, and nothing of what stands above them."""
+        """Write the low ``bits`` of every word."""
         octets = np.ascontiguousarray(words, self.word).view(np.uint8).reshape(-1, self.word.itemsize)
         return octets[:, : self.bits // 8].tobytes()
 

@@ -1,4 +1,4 @@
-"""Pinned identities: who a client is does not depend on what the server says.
+"""Pinned identities: a client's identity does not depend on the server's word.
 
 A folder holds the public Ed25519 key of every client as ``client-<id>.pub`` and, on the machine of a client,
 its private key as ``client-<id>.key`` (both PEM). It is given out once, by other means than the server.
@@ -70,7 +70,7 @@ def load_pinned(folder: Path) -> Pinned:
 
 
 def load_identity(folder: Path, client: int) -> Identity:
-    """Return a client's own identity; its private key must belong to its pinned public key."""
+    """Return a client's own identity; its private key must match its pinned public key."""
     pinned = load_pinned(folder)
     path = _private_file(folder, client)
     try:

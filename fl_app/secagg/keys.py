@@ -1,4 +1,4 @@
-"""Key agreement and key derivation: every key belongs to one round, one purpose and named clients.
+"""Key agreement and derivation: every key belongs to one round, one purpose and named clients.
 
 X25519 gives two clients a common secret; HKDF-SHA256 (RFC 5869) turns a secret into keys. The digest of the
 round's terms is HKDF's salt: clients that were told another model, another list of participants or
@@ -19,14 +19,14 @@ KEY_BYTES = 32
 
 
 class Purpose(enum.Enum):
-    """What a derived key is for; the value separates it from all others."""
+    """Purpose of a derived key; the value separates it from all others."""
 
     ENVELOPE = b"fl-app secagg 1 envelope"
     """Encrypts the shares that one owner gives to one holder: (owner, holder)."""
     PAIR_MASK = b"fl-app secagg 1 pair mask"
     """Expands to what two clients add and subtract: (lower, higher)."""
     SELF_MASK = b"fl-app secagg 1 self mask"
-    """Expands to what one client adds: (client)."""
+    """Self-mask of one client: (client)."""
 
 
 class Agreement:
@@ -59,7 +59,7 @@ def make_private_key() -> bytes:
 
 
 def check_public_key(client: int, public: bytes) -> None:
-    """Refuse a key with which nobody can agree on a secret."""
+    """Refuse a key that allows no key agreement."""
     _ANYONE.agree(client, public)
 
 

@@ -1,4 +1,4 @@
-"""Masks: a 32-byte key becomes as many random words as the vector has, added to it modulo 2^bits.
+"""Mask expansion: a 32-byte key becomes one random word per entry, added modulo 2^bits.
 
 AES-256 in counter mode. Every key is derived for one round, one purpose and one client or pair
 (`fl_app.secagg.keys`) and expands one mask, so the counter starts at zero. The words wrap around by

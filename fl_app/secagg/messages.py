@@ -1,7 +1,7 @@
-"""The messages of the protocol, and their bytes.
+"""Messages of the protocol and their byte encoding.
 
-Every message begins with the same header: what it is, who sent it, which round and attempt, the digest of
-the terms. What follows has a length that the reader knows or that is checked against what can be there.
+Every message begins with the same header: kind, sender, round and attempt, digest of the terms. The
+rest has a length that the reader knows, or that is checked against the bytes that remain.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Keyring:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Who is in it."""
+        """Clients of the keyring."""
         return tuple(advert.client for advert in self.adverts)
 
     def to_bytes(self, terms: Terms) -> bytes:
@@ -89,7 +89,7 @@ class Keyring:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Keyring:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.KEYRING, SERVER, terms)
         clients = reader.clients(len(terms.participants))
         rows = reader.rows(len(clients), _row_bytes(terms))
@@ -132,7 +132,7 @@ class Delivery:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Delivery:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.DELIVERY, SERVER, terms)
         owners = reader.clients(len(terms.participants))
         envelopes = reader.rows(len(owners), ENVELOPE_BYTES)
@@ -170,7 +170,7 @@ class Survivors:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Survivors:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.SURVIVORS, SERVER, terms)
         clients = reader.clients(len(terms.participants))
         reader.end()
@@ -210,7 +210,7 @@ class Request:
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Request:
-        """Read what the server sent."""
+        """Read the server's message."""
         reader = _open(blob, Kind.REQUEST, SERVER, terms)
         survivors = reader.clients(len(terms.participants))
         signers = reader.clients(len(survivors))

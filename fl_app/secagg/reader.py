@@ -1,4 +1,4 @@
-"""Reading bytes that a stranger wrote: bounded, in order, to the last byte."""
+"""Bounded reader of untrusted bytes: in order, to the last byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fl_app.secagg.errors import ProtocolError
 
 
 class Reader:
-    """A place in some bytes; every step is checked, and errors say what was being read."""
+    """Cursor in some bytes; every step is checked, and errors name the part being read."""
 
     def __init__(self, blob: bytes, what: str) -> None:
         if not isinstance(blob, bytes | bytearray | memoryview):
@@ -33,7 +33,7 @@ class Reader:
         self._rest = self._rest[len(start) :]
 
     def count(self, most: int) -> int:
-        """Return a number of things, of which there are at most ``most``."""
+        """Return a count of at most ``most``."""
         (number,) = struct.unpack("<I", self.take(4))
         if number > most:
             raise ProtocolError(f"{self._what}: expected at most {most} entries, got {number}")

@@ -1,4 +1,4 @@
-"""The server's side of the protocol: what to send next, from what came back.
+"""Server side of the protocol: the next messages from the replies received.
 
 A reply that breaks a rule is refused by its sender's name, and that client counts as dropped out. Below the
 threshold the round fails with an error that says who is left, and there is no sum.
@@ -62,7 +62,7 @@ class SecureRound:
         self.refused: dict[int, str] = {}
         """By client: why its last refused message was refused."""
         self.unmasking_begun = False
-        """Whether clients may have given shares: then this attempt counts as a release, even if it fails."""
+        """True if clients may have given shares: then this attempt counts as a release, even if it fails."""
         self._pinned = pinned if terms.signed else None
         self._next = "invite"
         self._ring = Keyring(())
@@ -152,7 +152,7 @@ class SecureRound:
         expected: tuple[int, ...] | Mapping[int, object],
         read: Callable[[int, bytes], _Message],
     ) -> dict[int, _Message]:
-        """Return the good replies by client, ascending; refuse the others, and go on only with enough."""
+        """Return the valid replies by client, ascending; refuse the others, and fail if too few remain."""
         refused = {
             client: f"client {client}: not expected in the exchange of {exchange}: unknown or dropped out"
             for client in sorted(set(replies) - set(expected))

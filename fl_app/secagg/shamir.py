@@ -1,4 +1,4 @@
-"""Shamir's sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
+"""Shamir sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
 
 A secret is the value at zero of a random polynomial modulo a prime; holder x gets the value at x. The points
 are small, so Python's own whole numbers are fast enough, and the weights of Lagrange's formula are made
@@ -29,7 +29,7 @@ def split_secret(secret: int, *, threshold: int, points: Sequence[int], prime: i
 
 
 def weigh_points(points: Sequence[int], *, prime: int = PRIME) -> list[int]:
-    """Return what each point's share is multiplied with, in the sum that is the secret.
+    """Return the Lagrange coefficient of each point's share in the sum that is the secret.
 
     Lagrange at zero: the weight of x_i is the product of x_j / (x_j - x_i) over the other points.
     """

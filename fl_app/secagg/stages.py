@@ -1,4 +1,4 @@
-"""What a client remembers between two messages, as bytes.
+"""Client state between two messages, as bytes.
 
 A client is rebuilt for every message, so its memory must fit into bytes that Flower's `Context` holds. Each
 stage keeps what the next one needs and nothing more: a secret that has done its work is not written again.

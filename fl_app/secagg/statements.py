@@ -1,4 +1,4 @@
-"""What identities sign: bytes that mean one thing, in one round, and nothing anywhere else."""
+"""Signed statements: bytes with one meaning in one round, and none elsewhere."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fl_app.secagg.terms import Terms
 
 
 def advert_statement(terms: Terms, advert: Advert) -> bytes:
-    """Return what a client signs about its own keys."""
+    """Return the statement that a client signs about its own keys."""
     keys = struct.pack("<I", advert.client) + advert.sealing_key + advert.masking_key
     return b"fl-app secagg 1 advert" + terms.digest + keys
 
 
 def survivors_statement(terms: Terms, transcript: bytes, survivors: Sequence[int]) -> bytes:
-    """Return what a survivor signs: the list, and all that it was shown on the way to it."""
+    """Return the statement that a survivor signs: the list, and the transcript that led to it."""
     return b"fl-app secagg 1 survivors" + terms.digest + transcript + pack_clients(survivors)
 
 

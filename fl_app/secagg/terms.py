@@ -1,4 +1,4 @@
-"""The terms of a secure round: what every client must agree to before it sends anything.
+"""Terms of a secure round, which every client must accept before it sends anything.
 
 Their digest goes into every key and stands in every message, so a client that was told other terms
 than the rest is noticed at once.
@@ -22,7 +22,7 @@ MOST_CLIENTS = 10_000
 MOST_VALUES = 1 << 31
 RUN_BYTES = 16
 HASH_BYTES = 32
-_MAGIC = b"FLSA\x01T"
+_MAGIC = b"FLSA\x02T"
 _LAYOUT = struct.Struct(f"<{RUN_BYTES}sII{HASH_BYTES}sIQddBB")
 
 
@@ -35,21 +35,21 @@ class Terms:
     round: int
     attempt: int
     """Counts how often this round was started; every attempt has new keys and new noise."""
-    model: bytes
-    """32 bytes: the hash of the model that the clients train from."""
+    job: bytes
+    """32 bytes: the digest of the whole job of the round, see `Job`."""
     participants: tuple[int, ...]
     """Client ids, ascending."""
     threshold: int
-    """How many clients must answer each exchange."""
+    """Number of clients that must answer each exchange."""
     size: int
     """Values in a vector."""
     fixed_point: FixedPoint
     signed: bool = False
-    """Whether clients sign key adverts and survivor lists with pinned identities."""
+    """True if clients sign key adverts and survivor lists with pinned identities."""
 
     def __post_init__(self) -> None:
         """Refuse terms under which the protocol would not protect anyone."""
-        for name, value, length in (("run", self.run, RUN_BYTES), ("model", self.model, HASH_BYTES)):
+        for name, value, length in (("run", self.run, RUN_BYTES), ("job", self.job, HASH_BYTES)):
             if len(value) != length:
                 raise ValueError(f"Terms: {name} must have {length} bytes, got {len(value)}")
         for name, number in (("round", self.round), ("attempt", self.attempt)):
@@ -99,7 +99,7 @@ class Terms:
                     self.run,
                     self.round,
                     self.attempt,
-                    self.model,
+                    self.job,
                     self.threshold,
                     self.size,
                     grid.bound,
@@ -116,7 +116,7 @@ class Terms:
         """Read terms; whatever no server could have meant is refused."""
         reader = Reader(blob, "terms from the server")
         reader.expect(_MAGIC)
-        run, round, attempt, model, threshold, size, bound, step, bits, signed = _LAYOUT.unpack(
+        run, round, attempt, job, threshold, size, bound, step, bits, signed = _LAYOUT.unpack(
             reader.take(_LAYOUT.size)
         )
         participants = reader.clients(MOST_CLIENTS)
@@ -125,7 +125,7 @@ class Terms:
             raise ProtocolError(f"terms from the server: expected signed to be 0 or 1, got {signed}")
         try:
             grid = FixedPoint(bound, step, bits)
-            return cls(run, round, attempt, model, participants, threshold, size, grid, bool(signed))
+            return cls(run, round, attempt, job, participants, threshold, size, grid, bool(signed))
         except ValueError as error:
             raise ProtocolError(f"terms from the server: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Few numbers instead of a whole update: chosen coordinates, or linear measurements of all of them."""
+"""Sketches: a few numbers in place of an update, as chosen coordinates or linear measurements."""
 
 from fl_app.sketches.flat import (
     check_coordinates,

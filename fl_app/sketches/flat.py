@@ -83,7 +83,7 @@ def count_by_layer(coordinates: Tensor, like: Mapping[str, Tensor]) -> dict[str,
 
 
 def check_coordinates(who: str, coordinates: Tensor, n: int) -> None:
-    """Refuse what is not a set of positions in a vector of ``n`` entries."""
+    """Refuse coordinates that are not a set of positions in a vector of ``n`` entries."""
     if coordinates.dtype != torch.int64 or coordinates.ndim != 1 or len(coordinates) == 0:
         raise ValueError(
             f"{who}: coordinates must be int64 (K,) with K at least 1, "

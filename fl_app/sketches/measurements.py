@@ -59,7 +59,7 @@ class Reconstruction:
     misfit: float
     """The distance of its measurements from the given ones, over the norm of those."""
     settled: bool
-    """Whether the last iteration moved it by less than the tolerance."""
+    """True if the last iteration moved it by less than the tolerance."""
 
 
 def draw_measurements(n: int, count: int, seed: int) -> PartialCosines:

@@ -1,4 +1,4 @@
-"""FL-BASIC's set: random coordinates that server and client draw from the same seed, each for itself.
+"""FL-BASIC's set: random coordinates that server and client each draw from the same seed.
 
 The numbers come from SHAKE-256, which is a published standard: they are the same
 on every device and with every version of every library.

@@ -1,4 +1,4 @@
-"""Which coordinates of a tensor are large: exact counts, one ranking, ties to the lower index.
+"""Selection of the largest coordinates of a tensor: exact counts, one ranking, ties to the lower index.
 
 Both ends share this: a client selects what it sends, a server what it broadcasts.
 Every selection is a boolean mask cut from one ranking of the entries: larger

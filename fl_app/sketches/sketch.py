@@ -1,4 +1,4 @@
-"""What stands for a whole update on the wire: all of it, some coordinates, or measurements, as one vector."""
+"""Wire form of an update as one vector: all of it, some coordinates, or measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sketch(Protocol):
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Length of the vector."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class Chosen:
 
     @property
     def size(self) -> int:
-        """How many coordinates."""
+        """Number of coordinates."""
         return len(self.trained)
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:
@@ -116,7 +116,7 @@ class Measured:
 
     @property
     def size(self) -> int:
-        """How many measurements."""
+        """Number of measurements."""
         return len(self.operator.rows)
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:
@@ -161,13 +161,13 @@ def fixed_coordinates(share: float, vote: bool = False) -> Scheme:
 
 
 def random_coordinates(share: float) -> Scheme:
-    """The entries at ``share`` of the coordinates, drawn anew from each seed."""
+    """Entries at ``share`` of the coordinates, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Chosen(draw_coordinates(n, coordinate_count(share, n), seed)))
 
 
 def measurements(share: float) -> Scheme:
-    """As many measurements as ``share`` of all entries, drawn anew from each seed."""
+    """Measurements, as many as ``share`` of all entries, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Measured(draw_measurements(n, coordinate_count(share, n), seed)))
 

@@ -1,4 +1,4 @@
-"""A hash of numbers, by which two ends find out that they hold the same ones."""
+"""Hash of numbers, by which two ends check that they hold the same ones."""
 
 from __future__ import annotations
 

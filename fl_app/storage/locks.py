@@ -1,4 +1,4 @@
-"""A lock file that says who works on something; what a dead process left behind does not count.
+"""Lock file that names its owner; a lock left by a dead process does not count.
 
 Whether a process of another host is alive cannot be told from here: its lock holds
 until it, or a person, removes the file.
@@ -20,12 +20,12 @@ _PROCESSES = Path("/proc")
 
 
 class Owner(NamedTuple):
-    """Who has a lock."""
+    """Owner of a lock."""
 
     pid: int
     host: str
     born: str
-    """When the process was started, in its kernel's own count: a number may be given to another one."""
+    """Start time of the process, in the kernel's count: process ids are reused."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -72,7 +72,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> Owner | None:
-    """Return who is named in a lock file, or None if the file is gone."""
+    """Return the owner named in a lock file, or None if the file is gone."""
     try:
         owner = Owner(**json.loads(path.read_text()))
         if tuple(map(type, owner)) != (int, str, str):

@@ -1,8 +1,8 @@
-"""Plain values and tensors as one file that is there whole or not at all, and that shows damage.
+"""Atomic, checksummed file of values and tensors.
 
-A tree is what JSON knows, with bytes, tensors, tuples and keys of any of these kinds. Nothing in the file
-can run code. It is written beside its place, flushed to the disk and put into its place in one
-step: who is killed at any moment leaves the old file or the new one. Its last bytes are the
+A tree holds JSON values, and also bytes, tensors, tuples and keys of any of these kinds. Nothing in
+the file can run code. The file is written beside its place, flushed to disk and moved into place in
+one step: a process killed at any moment leaves the old file or the new one. Its last bytes are the
 hash of all others.
 """
 
@@ -49,7 +49,7 @@ class DamagedFile(ValueError):
 
 
 def write_tree(path: Path, tree: Tree, *, limit: int | None = None) -> None:
-    """Put ``tree`` into the file ``path``, for its owner's eyes; what was there before stays until then.
+    """Write ``tree`` to the file ``path``, readable by its owner alone; the old file stays until then.
 
     More than ``limit`` bytes are an OSError, before anything is written.
     """

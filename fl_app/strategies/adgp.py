@@ -55,6 +55,8 @@ class ADGP(FedSGD):
                 "ADGP: momentum and weight_decay must be 0, else the model moves where no client knows, "
                 f"got {self.momentum} and {self.weight_decay}"
             )
+        if not self.reversible:
+            raise ValueError("ADGP: takes no optimiser, which may move the model where no client knows")
         self.voters = voters if location == "vote" else 1
         self._query = LocationQuery(share=float(2 * exact(k)), min_size=min_size)
 
@@ -66,37 +68,35 @@ class ADGP(FedSGD):
         while candidates and len(named) < self.voters:
             count = self.voters - len(named)
             asked, candidates = candidates[:count], candidates[count:]
-            named |= self._ask(server_round, grid, asked)
+            named |= self._ask(asked)
         if not named:
-            self._note("no client named locations: the model is unchanged")
-            self._sampled = {}
+            self.exchange.note("no client named locations: the model is unchanged")
+            self.exchange.sampled = {}
             return
         self.within = self._elect(server_round, named)
         self._locations = pack_blob(encode(self.within))
 
     def _drawn(self, server_round: int) -> list[int]:
-        cohort = list(self._sampled)
+        cohort = list(self.exchange.sampled)
         generator = generator_for(self._seed, server_round, SERVER, "broadcaster")
         return [cohort[i] for i in torch.randperm(len(cohort), generator=generator, device="cpu").tolist()]
 
-    def _ask(self, server_round: int, grid: Grid, clients: list[int]) -> dict[int, Update]:
+    def _ask(self, clients: list[int]) -> dict[int, Update]:
         """Return the locations that clients named; who named none that can be used is left out."""
         bases = {client: self.downlink.base_for(client) for client in sorted(clients)}
-        messages = self._messages(LOCATE, server_round, bases, self._query)
-        replies = self._collect(
-            LOCATE, server_round, grid.send_and_receive(messages, timeout=self._timeout), self._query
-        )
+        pack = self._pack(LOCATE, self._query)
+        replies = self._collect(LOCATE, self.exchange.send(self.exchange.messages(LOCATE, bases, pack)), pack)
         named: dict[int, Update] = {}
         for client in sorted(clients):
             if client in replies:
                 try:
                     named[client] = self._read(replies[client].update)
                 except CodecError as error:
-                    self._fail(client, f"its locations are refused: {error}")
+                    self.exchange.fail(client, f"its locations are refused: {error}")
             elif client not in {failure.client for failure in self.records[-1].failures}:
-                self._fail(client, "named no locations in time")
+                self.exchange.fail(client, "named no locations in time")
             if client not in named:
-                del self._sampled[client]
+                del self.exchange.sampled[client]
         return named
 
     def _read(self, blob: bytes) -> Update:
@@ -116,7 +116,7 @@ class ADGP(FedSGD):
         chance = _share(next(iter(named.values())))
         for client, share in agreed.items():
             if share <= chance + SLACK * (1 - chance) and len(named) > 2:
-                self._note(
+                self.exchange.note(
                     f"client {client} was outvoted: {share:.0%} of its locations are another voter's, "
                     f"by chance it would be {chance:.0%}"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -50,3 +51,24 @@ def first_bad_tensor(update: Mapping[str, Tensor]) -> str | None:
     if not tensors or bool(torch.isfinite(torch.stack(torch._foreach_norm(tensors))).all()):
         return None
     return next((name for name, tensor in update.items() if not torch.isfinite(tensor).all()), None)
+
+
+def cast_like(tensors: Update, buffers: Update) -> Update:
+    """Return ``tensors`` in the types of ``buffers``; counters are rounded."""
+
+    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return (tensor if dtype.is_floating_point else tensor.round()).to(dtype)
+
+    return {name: cast(tensor, buffers[name].dtype) for name, tensor in tensors.items()}
+
+
+def largest_of(values: list[float | None]) -> float | None:
+    """Return the largest number that may be a norm or a share: whatever else a client says is not counted."""
+    return max((value for value in values if value is not None and 0 <= value < math.inf), default=None)
+
+
+def mean_of(values: list[float | None], weights: list[float]) -> float | None:
+    """Return the weighted mean of the values that there are."""
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

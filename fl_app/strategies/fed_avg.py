@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_app.strategies.aggregate import undo
 from fl_app.strategies.fed_sgd import FedSGD
+from fl_app.strategies.optimisers import ServerOptimiser, sgd
 from fl_app.types import Update
 
 
@@ -16,18 +17,33 @@ class FedAvg(FedSGD):
     rate is the clients' own; it travels in the order.
     """
 
-    def __init__(self, *args: Any, server_lr: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    sends_changes = True
+
+    def __init__(
+        self,
+        *args: Any,
+        server_lr: float = 1.0,
+        optimiser: ServerOptimiser | None = None,
+        **kwargs: Any,
+    ) -> None:
+        who = type(self).__name__
         if server_lr <= 0:
-            raise ValueError(f"FedAvg: server_lr must be positive, got {server_lr}")
-        if self.weight_decay:
-            raise ValueError("FedAvg: weight_decay belongs to the clients' training, not to the strategy")
+            raise ValueError(f"{who}: server_lr must be positive, got {server_lr}")
+        if optimiser is not None and server_lr != 1:
+            raise ValueError(f"{who}: an optimiser has its own rate: server_lr must be 1, got {server_lr}")
         self.server_lr = server_lr
+        super().__init__(*args, optimiser=optimiser, **kwargs)
+        if self.weight_decay:
+            raise ValueError(f"{who}: weight_decay belongs to the clients' training, not to the strategy")
+
+    def default_optimiser(self) -> ServerOptimiser:
+        """Return SGD at the server's own rate."""
+        return sgd(lr=self.server_lr, momentum=self.momentum)
 
     def step(self, mean: Update, server_round: int) -> Update:
         """Return the weights after the mean change."""
-        delta = self.accelerate(mean)
-        return {name: weight + self.server_lr * delta[name] for name, weight in self.weights.items()}
+        change = self.accelerate(mean)
+        return self._move({name: -delta for name, delta in change.items()}, server_round)
 
     def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
         """Return the mean change between two models, and how far rounding may be off."""

@@ -1,25 +1,30 @@
-"""FedSGD on Flower: the base of every strategy here."""
+"""FedSGD on Flower: the base of every strategy here.
+
+It composes the exchange with the clients, the ledger of their releases and the server's optimiser.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from functools import cache
+from typing import ClassVar
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from torch import Tensor
 
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
-from fl_app.privacy import Ledger, Release
+from fl_app.results import Round
 from fl_app.storage.tree_file import Tree
-from fl_app.strategies.aggregate import RunningSum, first_bad_tensor, undo
+from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
+from fl_app.strategies.begun import Begun
+from fl_app.strategies.charges import Charges
 from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.record import Begun, Failure, RoundRecord
+from fl_app.strategies.exchange import Exchange, Pack, open_update
+from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -29,16 +34,13 @@ from fl_app.wire.messages import (
     TRAIN,
     Answer,
     LocationQuery,
-    MessageError,
     Order,
     Reply,
     RunName,
     add_query,
     blob_size,
-    content_bytes,
     pack_blob,
     pack_order,
-    unpack_reply,
 )
 
 logger = logging.getLogger(__name__)
@@ -50,8 +52,16 @@ class FedSGD(Strategy):
     ``start`` is Flower's own. A bad client never stops a round: it is named in
     ``record.failures`` and in the log, and the others are averaged. A client
     without the previous version of the model asks for the whole one and gets it
-    in the same round.
+    in the same round. ``optimiser`` takes the place of SGD with ``momentum`` and ``weight_decay``.
     """
+
+    passing: ClassVar[frozenset[str]] = frozenset(
+        {"exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
+    )
+    """Attributes that every round or every start sets anew; a subclass names its own ones alone."""
+
+    sends_changes: ClassVar[bool] = False
+    """Whether an update is a change of the weights, not a gradient."""
 
     def __init__(
         self,
@@ -63,6 +73,7 @@ class FedSGD(Strategy):
         fraction: float = 1.0,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        optimiser: ServerOptimiser | None = None,
         downlink: str = "auto",
         exchange_buffers: bool = True,
         timeout: float | None = None,
@@ -77,11 +88,19 @@ class FedSGD(Strategy):
             raise ValueError(f"{who}: momentum must be in [0, 1), got {momentum}")
         if weight_decay < 0:
             raise ValueError(f"{who}: weight_decay must be at least 0, got {weight_decay}")
+        if optimiser is not None and (momentum or weight_decay):
+            raise ValueError(
+                f"{who}: an optimiser has its own settings: momentum and weight_decay must be 0, "
+                f"got {momentum} and {weight_decay}"
+            )
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.fraction = fraction
-        self.records: list[RoundRecord] = []
+        self.reversible = optimiser is None and not momentum
+        """Whether `undo_step` is true: a step depends on nothing that a participant does not know."""
+        self.optimiser = self.default_optimiser() if optimiser is None else optimiser
+        self.records: list[Round] = []
         self.weights: Update = {}
         self.buffers: Update = {}
         self.within: Update | None = None
@@ -92,29 +111,40 @@ class FedSGD(Strategy):
         """The rounds of before the run was resumed: Flower counts from 1 again."""
         self.on_begin: Callable[[Begun], None] | None = None
         """Is told what is about to be asked of clients, before anything is."""
-        self.roster = Roster(clients, wait=wait, answer_within=timeout)
+        self.on_sum: Callable[[int, Callable[[], Update], list[int]], None] | None = None
+        """Is shown what secure aggregation reveals in a round: the mean change, and whose."""
         if downlink == "auto":
             downlink = "change" if fraction == 1 else "full"
-        self.downlink = Downlink(downlink)
+        roster = Roster(clients, wait=wait, answer_within=timeout)
+        self.exchange = Exchange(roster, Downlink(downlink), timeout=timeout)
+        self.charges = Charges()
         self._model = model
         self._parameters = frozenset(parameters)
         self._exchange_buffers = exchange_buffers
-        self._timeout = timeout
         self._seed = seed
         self._facts = pack_blob(facts.encode())
-        self._velocity: Update = {}
+        self._optimiser_state: OptimiserState | None = None
         self._counted: dict[int, int] = {}
-        self._sampled: dict[int, int] = {}
         self._locations: ConfigRecord | None = None
         self._sample: tuple[Update, int] | None = None
-        self._ledger = Ledger()
-        self._releases: dict[int, Release] = {}
-        self._owed: dict[int, int] = {}
         self._attempt = 0
-        self._grid: Grid | None = None
 
-    # What outlives a server that is killed: everything that has a history. Draws have none, they go by
-    # seed and round.
+    @property
+    def roster(self) -> Roster:
+        """The clients that are there."""
+        return self.exchange.roster
+
+    @property
+    def downlink(self) -> Downlink:
+        """The versions of the model that clients hold and get."""
+        return self.exchange.downlink
+
+    @property
+    def masked(self) -> bool:
+        """Whether the server sees uploads under masks only."""
+        return False
+
+    # The state that outlives a server that is killed. Draws need none, they go by seed and round.
 
     @property
     def repeats(self) -> bool:
@@ -122,17 +152,15 @@ class FedSGD(Strategy):
         return True
 
     def history(self) -> dict[str, Tree]:
-        """Return what the rounds so far have left, as plain values."""
+        """Return all that the next rounds depend on, as plain values; a subclass adds its own state."""
         return {
             "weights": self.weights,
             "buffers": self.buffers,
             "within": self.within,
-            "records": [asdict(record) for record in self.records],
-            "velocity": self._velocity,
+            "records": [record.as_json() for record in self.records],
+            "optimiser": self._optimiser_state,
             "counted": self._counted,
-            "ledger": asdict(self._ledger),
-            "releases": {client: asdict(release) for client, release in self._releases.items()},
-            "owed": self._owed,
+            "charges": self.charges.history(),
             "attempt": self._attempt,
             "downlink": self.downlink.history(),
         }
@@ -140,26 +168,24 @@ class FedSGD(Strategy):
     def restore(self, history: dict[str, Tree]) -> None:
         """Go on from what `history` returned."""
         self.weights, self.buffers = history["weights"], history["buffers"]
-        self._velocity, self.within = history["velocity"], history["within"]
-        self.records = [
-            RoundRecord(**row | {"failures": [Failure(**failure) for failure in row["failures"]]})
-            for row in history["records"]
-        ]
+        self._optimiser_state, self.within = history["optimiser"], history["within"]
+        self.records = [Round.model_validate(row) for row in history["records"]]
         self.done = self.records[-1].round if self.records else 0
-        self._counted = history["counted"]
-        self._ledger = Ledger(**history["ledger"])
-        self._releases = {client: Release(**told) for client, told in history["releases"].items()}
-        self._owed, self._attempt = history["owed"], history["attempt"]
+        self._counted, self._attempt = history["counted"], history["attempt"]
+        self.charges.restore(history["charges"])
         self.downlink.restore(history["downlink"])
 
     def begin_again(self, begun: Begun) -> None:
         """Charge what a round that was cut short may have revealed; it will be one attempt more."""
         self._attempt = begun.attempt + 1
-        for client in begun.clients:
-            self._owed[client] = self._owed.get(client, 0) + 1
+        self.charges.owe(begun.clients)
 
-    # What a strategy of this family may change: who takes part, what happens before the orders,
+    # The parts that a strategy of this family may change: who takes part, what happens before the orders,
     # what is ordered, how uploads are read and combined, how the model moves.
+
+    def default_optimiser(self) -> ServerOptimiser:
+        """Return the optimiser of a strategy that was given none."""
+        return sgd(momentum=self.momentum, weight_decay=self.weight_decay)
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
         """Return who of ``clients`` takes part, in their order."""
@@ -213,12 +239,13 @@ class FedSGD(Strategy):
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Add up the updates and the buffers that can be read, and say whose they are."""
         total, buffers, clients = RunningSum(), RunningSum(), list[int]()
+        wanted = self.buffers if self._exchange_buffers else {}
         for client in sorted(good):
             reply = good[client]
             try:
-                update, beside = self._open(reply)
+                update, beside = open_update(reply, self.read, wanted)
             except CodecError as error:
-                self._fail(client, str(error))
+                self.exchange.fail(client, str(error))
                 continue
             if not clients:
                 self._sample = update, len(reply.update)
@@ -235,30 +262,22 @@ class FedSGD(Strategy):
         """Return the mean."""
         return total.over(total.weight)
 
+    def accelerate(self, mean: Update) -> Update:
+        """Return the mean as the optimiser is to see it."""
+        return mean
+
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after a step of SGD with momentum and weight decay."""
-        lr = self.lr(server_round)
-        if self.weight_decay:
-            mean = {name: g + self.weight_decay * self.weights[name] for name, g in mean.items()}
-        direction = self.accelerate(mean)
-        return {name: weight - lr * direction[name] for name, weight in self.weights.items()}
+        """Return the weights after a step against the mean gradient."""
+        return self._move(self.accelerate(mean), server_round)
 
     def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
         """Return the mean update behind a `step` from one model to the next, for who got both.
 
-        And for each entry how far rounding may be off. The velocity of a momentum is not known to others.
+        And for each entry how far rounding may be off. It is true only if the strategy is `reversible`.
         """
         direction, rounding = undo(before, after, self.lr(server_round))
         decay = self.weight_decay
         return {name: g - decay * before[name].double() for name, g in direction.items()}, rounding
-
-    def accelerate(self, direction: Update) -> Update:
-        """Return the direction with the server's momentum."""
-        if not self.momentum:
-            return direction
-        old = self._velocity
-        self._velocity = {name: self.momentum * old[name] + d if old else d for name, d in direction.items()}
-        return self._velocity
 
     # Flower's side.
 
@@ -267,20 +286,22 @@ class FedSGD(Strategy):
     ) -> Iterable[Message]:
         """Order this round's clients to train on the current model."""
         server_round += self.done
-        self._grid = grid
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
         cohort = self.draw(list(present), server_round)
-        self._sampled = {client: present[client] for client in cohort}
-        self.records.append(RoundRecord(server_round))
+        self.records.append(Round.begin(server_round))
+        self.exchange.begin(self.records[-1], grid, {client: present[client] for client in cohort})
         if not present:
-            self._note("no client is there")
+            self.exchange.note("no client is there")
         if self._attempt:
-            self._note(f"this round was begun before and cut short: this is attempt {self._attempt + 1}")
+            self.exchange.note(
+                f"this round was begun before and cut short: this is attempt {self._attempt + 1}"
+            )
         self._announce()
         self.prepare(server_round, grid)
-        return self._messages(TRAIN, server_round, {c: self.downlink.base_for(c) for c in self._sampled})
+        bases = {client: self.downlink.base_for(client) for client in self.exchange.sampled}
+        return self.exchange.messages(TRAIN, bases, self._pack(TRAIN))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -289,37 +310,29 @@ class FedSGD(Strategy):
         server_round += self.done
         record = self.records[-1]
         self._sample = None
-        good = self._collect(TRAIN, server_round, replies)
+        good = self._collect(TRAIN, replies, self._pack(TRAIN))
         named = {failure.client for failure in record.failures} | set(record.attacked)
-        for client in self._sampled.keys() - good.keys() - named:
-            self._fail(client, "no answer in time")
+        for client in self.exchange.sampled.keys() - good.keys() - named:
+            self.exchange.fail(client, "no answer in time")
         self._charge(good)
 
         total, buffers, clients = self.gather(good)
         self._attempt = 0
-        record.failures.sort(key=lambda failure: failure.client)
+        record.failures.sort(key=lambda failure: failure.client or 0)
         record.clients = len(clients)
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients) or not clients:
-            self._note(
+            self.exchange.note(
                 "no usable update: the model is unchanged" if not clients else "the model is unchanged"
             )
             return hold(self.weights | self.buffers), None
 
         self.weights = self.step(self.average(total), server_round)
         if self._exchange_buffers and self.buffers:
-            self.buffers = _like(buffers.over(buffers.weight), self.buffers)
+            self.buffers = cast_like(buffers.over(buffers.weight), self.buffers)
         for client in clients:
             self._counted[client] = server_round
-        weights = [self.weigh(good[client].answer) for client in clients]
-        record.train_loss = _mean([good[c].metrics.get("loss") for c in clients], weights)
-        record.residual_norm = _mean(
-            [good[c].metrics.get("residual_norm") for c in clients], [1.0] * len(clients)
-        )
-        record.gradient_norm, record.pruned_share = (
-            _largest([good[c].metrics.get(name) for c in clients])
-            for name in ("gradient_norm", "pruned_share")
-        )
+        self._note_metrics([good[client] for client in clients])
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
 
@@ -362,161 +375,64 @@ class FedSGD(Strategy):
 
     def _announce(self, *, unmasking: bool = False) -> None:
         if self.on_begin is not None:
-            self.on_begin(Begun(self.records[-1].round, self._attempt, list(self._sampled), unmasking))
+            asked = list(self.exchange.sampled)
+            self.on_begin(Begun(self.records[-1].round, self._attempt, asked, unmasking))
 
-    def _messages(
-        self, kind: str, server_round: int, bases: dict[int, int], query: LocationQuery | None = None
-    ) -> list[Message]:
-        """Make an order for every client, given the version that it builds on."""
-        record, known = self.records[-1], dict[int, int]()
-        buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
-        plan = self.plan() if kind == TRAIN else None
+    def _pack(self, kind: str, query: LocationQuery | None = None) -> Pack:
+        """Return how to pack this round's order of a kind for a client, given the version it builds on."""
+        server_round = self.records[-1].round
         run = RunName(self.run_key, self._attempt) if self.run_key else None
-        messages = []
-        for client, base in bases.items():
+
+        @cache
+        def shared() -> tuple[ConfigRecord | None, ConfigRecord | None]:
+            buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
+            return buffers, self.plan() if kind == TRAIN else None
+
+        def pack(client: int, base: int) -> tuple[RecordDict, int]:
+            buffers, plan = shared()
             model = self.downlink.blob(base)
             locations = self.locations_for(client) if kind == TRAIN else None
             secure = self.deliver(client) if kind == TRAIN else b""
-            order = self.order(server_round, client, base)
             facts = self._facts if client in self.roster.own_data else None
+            order = self.order(server_round, client, base)
             content = pack_order(order, model, buffers, locations, plan, secure, facts, run)
             if query is not None:
                 add_query(content, query)
-            record.downlink_bytes += content_bytes(content, known)
-            record.downlink_blob_bytes += blob_size(model) + (blob_size(locations) if locations else 0)
-            messages.append(Message(content, self._sampled[client], kind))
-        return messages
+            return content, blob_size(model) + (blob_size(locations) if locations else 0)
 
-    def _collect(
-        self, kind: str, server_round: int, replies: Iterable[Message], query: LocationQuery | None = None
-    ) -> dict[int, Reply]:
-        """Return answers by client; who lacks the model gets it, and is waited for once more."""
-        good, lacking = self._sort(server_round, replies)
-        if lacking and self._grid is not None:
-            bases = dict.fromkeys(lacking, self.downlink.nothing)
-            messages = self._messages(kind, server_round, bases, query)
-            answered, still_lacking = self._sort(
-                server_round, self._grid.send_and_receive(messages, timeout=self._timeout)
-            )
-            good |= answered
-            for client in still_lacking:
-                self._fail(client, "asked for the model again after it was sent")
+        return pack
+
+    def _collect(self, kind: str, replies: Iterable[Message], pack: Pack) -> dict[int, Reply]:
+        """Return the answers that count; what the others released is charged all the same."""
+        good, left_out = self.exchange.collect(kind, replies, pack, self.weigh)
+        for client, reply in left_out.items():
+            self.charges.remember(client, reply.release)
         return good
 
-    def _sort(self, server_round: int, replies: Iterable[Message]) -> tuple[dict[int, Reply], list[int]]:
-        """Split replies into answers by client and clients that need the whole model; note the rest."""
-        client_of = {node: client for client, node in self._sampled.items()}
-        good: dict[int, Reply] = {}
-        lacking: list[int] = []
-        for message in replies:
-            client = client_of.get(message.metadata.src_node_id)
-            if client is None:
-                # a SuperLink answers itself, with an error, for a node that is gone
-                said = f": {message.error.reason}" if message.has_error() else ""
-                node = message.metadata.src_node_id
-                self._note(f"a reply of node {node}, which was not asked, is ignored{said}")
-                continue
-            try:
-                reply = self._check(server_round, client, message)
-            except MessageError as error:
-                self._fail(client, str(error))
-                continue
-            if reply.answer.left_out:
-                self._leave_out(client, reply)
-            elif reply.answer.need_model:
-                self.downlink.forget(client)
-                lacking.append(client)
-            else:
-                self.downlink.confirm(client)
-                good[client] = reply
-        return good, sorted(lacking)
-
-    def _check(self, server_round: int, client: int, message: Message) -> Reply:
-        if message.has_error():
-            raise MessageError(message.error.reason)
-        record = self.records[-1]
-        record.uplink_bytes += content_bytes(message.content)
-        reply = unpack_reply(message)
-        record.uplink_blob_bytes += len(reply.update)
-        answer = reply.answer
-        if (answer.round, answer.client) != (server_round, client):
-            raise MessageError(
-                f"expected an answer of client {client} to round {server_round}, "
-                f"got one of client {answer.client} to round {answer.round}"
-            )
-        if not (answer.need_model or answer.left_out) and not self.weigh(answer) > 0:
-            raise MessageError(f"samples must be at least 1, got {answer.samples}")
-        return reply
-
     def _charge(self, good: dict[int, Reply]) -> None:
-        """Add up what this round's clients released; who failed may have released it too."""
+        """Charge the round to its clients; whose release is none is left out."""
+        told = {client: reply.release for client, reply in good.items()}
+        for client, reason in self.charges.charge(self.exchange.sampled, told).items():
+            self.exchange.fail(client, reason)
+            good.pop(client, None)
         record = self.records[-1]
-        for client in self._sampled:
-            release = good[client].release if client in good else self._releases.get(client)
-            if release is None:
-                continue
-            try:
-                self._ledger.charge(client, release)
-            except ValueError as error:
-                self._fail(client, str(error))
-                good.pop(client, None)
-            else:
-                self._releases[client] = release
-        for client in self._owed.keys() & self._releases.keys():
-            for _ in range(self._owed.pop(client)):
-                self._ledger.charge(client, self._releases[client])
-        record.epsilon = record.epsilon_server = self._ledger.epsilon()
+        record.epsilon = record.epsilon_server = self.charges.epsilon
 
-    def _open(self, reply: Reply) -> tuple[Update, Update]:
-        """Decode an update and the buffers that came with it, as floats to be averaged."""
-        update = self.read(reply.update)
-        wanted = self.buffers if self._exchange_buffers else {}
-        buffers = _floats(decode(reply.buffers, wanted)) if wanted else {}
-        bad = first_bad_tensor(update) or first_bad_tensor(buffers)
-        if bad is not None:
-            raise CodecError(f"{bad} holds NaN or infinity")
-        return update, buffers
+    def _move(self, gradient: Update, server_round: int) -> Update:
+        """Return the weights after the optimiser's step, and keep its state."""
+        if self._optimiser_state is None:
+            self._optimiser_state = self.optimiser.init(self.weights)
+        moved, self._optimiser_state = self.optimiser.update(
+            gradient, self._optimiser_state, self.weights, Moment(server_round, self.lr(server_round))
+        )
+        return moved
 
-    def _leave_out(self, client: int, reply: Reply) -> None:
-        """Do without an update of another model; what it released is charged all the same."""
+    def _note_metrics(self, counted: list[Reply]) -> None:
+        def told(name: str) -> list[float | None]:
+            return [reply.metrics.get(name) for reply in counted]
+
         record = self.records[-1]
-        record.attacked = sorted({*record.attacked, client})
-        if reply.release is not None:
-            self._releases[client] = reply.release
-
-    def _fail(self, client: int, reason: str) -> None:
-        record = self.records[-1]
-        if client in {failure.client for failure in record.failures}:
-            return  # what came first says why
-        logger.warning("round %d: client %d: %s", record.round, client, reason)
-        record.failures.append(Failure(client, reason))
-        self.downlink.forget(client)
-
-    def _note(self, text: str) -> None:
-        record = self.records[-1]
-        logger.warning("round %d: %s", record.round, text)
-        record.notes.append(text)
-
-
-def _floats(buffers: Update) -> Update:
-    return {name: tensor.double() for name, tensor in buffers.items()}
-
-
-def _like(tensors: Update, buffers: Update) -> Update:
-    """Return ``tensors`` in the types of ``buffers``; counters are rounded."""
-
-    def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        return (tensor if dtype.is_floating_point else tensor.round()).to(dtype)
-
-    return {name: cast(tensor, buffers[name].dtype) for name, tensor in tensors.items()}
-
-
-def _largest(values: list[float | None]) -> float | None:
-    """Return the largest number that may be a norm or a share: whatever else a client says is not counted."""
-    return max((value for value in values if value is not None and 0 <= value < math.inf), default=None)
-
-
-def _mean(values: list[float | None], weights: list[float]) -> float | None:
-    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+        record.train_loss = mean_of(told("loss"), [self.weigh(reply.answer) for reply in counted])
+        record.residual_norm = mean_of(told("residual_norm"), [1.0] * len(counted))
+        record.gradient_norm = largest_of(told("gradient_norm"))
+        record.pruned_share = largest_of(told("pruned_share"))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
-from fl_app.privacy import ClientLevel, Ledger, NoiseShares
-from fl_app.secagg import ProtocolError, RoundFailed, smallest_threshold
+from fl_app.privacy import ClientAccount, ClientLevel
+from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.begun import Begun
+from fl_app.strategies.charges import CohortCharges
 from fl_app.strategies.fed_avg import FedAvg
-from fl_app.strategies.record import Begun
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
@@ -28,13 +29,9 @@ from fl_app.wire.messages import (
     SHARE,
     VALUES,
     Answer,
-    MessageError,
     Plan,
     Reply,
-    content_bytes,
     pack_plan,
-    pack_secure,
-    unpack_secure,
 )
 
 
@@ -51,6 +48,12 @@ class FLStd(FedAvg):
     would be passed. Clients keep nothing between rounds.
     """
 
+    passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries"})
+
+    coordinates: Tensor | None = None
+    """Those that were agreed on once for all rounds, if any."""
+    voted_in: int | None = None
+    """The round in which they were; None: the server chose."""
     bound_sketches = 1
     """Over how many rounds' sketches the clipping bound is taken."""
 
@@ -61,6 +64,7 @@ class FLStd(FedAvg):
         privacy: ClientLevel | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
+        settings: str = "",
         downlink: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -72,23 +76,32 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
-        self.account = None if privacy is None else privacy.account()
+        self.cohort_charges = None if privacy is None else CohortCharges(privacy)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
         self.start_hash = ""
         """Of the version 0 that clients make by themselves; "" if they need not."""
         self.coordinates_hash = ""
         """Of the coordinates that were agreed on; "" if there are none."""
-        self.on_sum: Callable[[int, Callable[[], Update], list[int]], None] | None = None
-        """Is shown what secure aggregation reveals in a round: the mean change, and whose."""
         self._drawn: list[int] = []
         self._cohort = 0
         """How many share the noise."""
         self._deliveries: dict[int, bytes] = {}
 
-    # What outlives a server that is killed.
+    @property
+    def account(self) -> ClientAccount | None:
+        """The books of client-level privacy."""
+        return None if self.cohort_charges is None else self.cohort_charges.account
+
+    @property
+    def masked(self) -> bool:
+        """Whether the server sees uploads under masks only."""
+        return self.aggregation is not None
+
+    # The state that outlives a server that is killed.
 
     @property
     def repeats(self) -> bool:
@@ -97,10 +110,8 @@ class FLStd(FedAvg):
 
     def history(self) -> dict[str, Tree]:
         """Return what the rounds so far have left, as plain values."""
-        account = self.account
         return super().history() | {
-            "models": None if account is None else asdict(account.models),
-            "server": None if account is None else account.server,
+            "cohort_charges": None if self.cohort_charges is None else self.cohort_charges.history(),
             "secure_run": None if self.aggregation is None else self.aggregation.run,
             "hashes": [self.start_hash, self.coordinates_hash],
         }
@@ -113,25 +124,16 @@ class FLStd(FedAvg):
                 "that takes the same data and versions"
             )
         super().restore(history)
-        if self.account is not None:
-            self.account.models = Ledger(**history["models"])
-            self.account.server = history["server"]
+        if self.cohort_charges is not None:
+            self.cohort_charges.restore(history["cohort_charges"])
         if self.aggregation is not None:
             self.aggregation.run = history["secure_run"]
 
     def begin_again(self, begun: Begun) -> None:
         """Charge a round that was cut short, unless all that was there then is still under masks."""
         self._attempt = begun.attempt + 1
-        if self.privacy is None or self.account is None or not begun.clients:
-            return
-        if self.aggregation is None or begun.unmasking:
-            shares = self._shares(len(begun.clients))
-            self.account.charge(
-                rate=self.privacy.rate,
-                multiplier=shares.least(),
-                cohort=begun.clients,
-                server_multiplier=shares.for_server(),
-            )
+        if self.cohort_charges is not None and begun.clients and (begun.unmasking or not self.masked):
+            self.cohort_charges.charge_lost(begun.clients)
 
     # What a scheme of the family may change.
 
@@ -153,27 +155,25 @@ class FLStd(FedAvg):
             drawn = super().draw(clients, server_round)
         else:
             drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
-        if self.privacy is not None and self.account is not None:
-            least = self._shares(len(drawn)).least()
-            if not self.account.allows(rate=self.privacy.rate, multiplier=least):
-                raise BudgetSpent(
-                    f"stopped before round {server_round}: it would bring epsilon to "
-                    f"{self.account.after(rate=self.privacy.rate, multiplier=least):.4g}, the budget is "
-                    f"{self.account.limit:g}"
-                )
+        charges = self.cohort_charges
+        if charges is not None and not charges.allows(len(drawn)):
+            raise BudgetSpent(
+                f"stopped before round {server_round}: it would bring epsilon to "
+                f"{charges.after(len(drawn)):.4g}, the budget is {charges.account.limit:g}"
+            )
         return drawn
 
     def prepare(self, server_round: int, grid: Grid) -> None:
         """Leave the round out if too few were drawn; that is charged, since it can be seen."""
         self.sketch = self.sketch_of(server_round)
-        self._drawn = list(self._sampled)
-        if self.privacy is not None and len(self._sampled) < self.privacy.min_clients:
-            self._note(
-                f"{len(self._sampled)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
+        self._drawn = list(self.exchange.sampled)
+        if self.privacy is not None and len(self._drawn) < self.privacy.min_clients:
+            self.exchange.note(
+                f"{len(self._drawn)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
             )
-            self._sampled, self._drawn = {}, []
+            self.exchange.sampled, self._drawn = {}, []
         self._cohort = len(self._drawn)
-        if self.aggregation is not None and self._sampled:
+        if self.aggregation is not None and self.exchange.sampled:
             self._agree(self.aggregation, server_round)
 
     def deliver(self, client: int) -> bytes:
@@ -222,7 +222,7 @@ class FLStd(FedAvg):
         if self.aggregation is None:
             return super().gather(good)
         total = RunningSum()
-        if not self._sampled:
+        if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
         try:
@@ -230,7 +230,7 @@ class FLStd(FedAvg):
                 self._ask, {client: good[client].update for client in sorted(good)}
             )
         except RoundFailed as error:
-            self._note(str(error))
+            self.exchange.note(str(error))
             self._name_refused(self.aggregation)
             return total, RunningSum(), []
         clients = list(summed.survivors)
@@ -248,24 +248,15 @@ class FLStd(FedAvg):
 
     def settle(self, clients: list[int]) -> bool:
         """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
-        if self.privacy is None or self.account is None:
+        if self.cohort_charges is None:
             return True
-        shares, rate = self._shares(self._cohort), self.privacy.rate
-        multiplier = shares.of_sum(len(clients)) if clients else shares.least()
-        usable = self.account.allows(rate=rate, multiplier=multiplier)
+        usable = self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
         if not usable:
-            self._note(
+            self.exchange.note(
                 f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"
             )
-            multiplier = shares.least()
-        self.account.charge(
-            rate=rate,
-            multiplier=multiplier,
-            cohort=self._drawn,
-            server_multiplier=shares.for_server(len(clients) or None),
-        )
-        record = self.records[-1]
-        record.epsilon, record.epsilon_server = self.account.epsilon, self.account.epsilon_server
+        record, account = self.records[-1], self.cohort_charges.account
+        record.epsilon, record.epsilon_server = account.epsilon, account.epsilon_server
         return usable
 
     def average(self, total: RunningSum) -> Update:
@@ -281,79 +272,67 @@ class FLStd(FedAvg):
     def _agree(self, aggregation: SecureAggregation, server_round: int) -> None:
         """Go through the exchanges before training; without enough clients nobody is ordered to train."""
 
+        charges = self.cohort_charges
+
         def noise(cohort: int) -> tuple[float, float]:
-            self._check_budget(cohort)
-            return self.clip, self.clip * self._shares(cohort).local
+            if charges is None:
+                raise RuntimeError(f"{type(self).__name__}: there is no noise to share")
+            if not charges.allows(cohort):  # too few of those who were drawn are left
+                raise RoundFailed(
+                    f"secure aggregation: the noise of {cohort} clients is too little for the budget"
+                )
+            return self.clip, self.clip * charges.shares(cohort).local
 
         try:
             self._deliveries = aggregation.begin(
                 self._ask,
-                list(self._sampled),
+                list(self.exchange.sampled),
                 round=server_round,
                 restarts=self._attempt,
-                model=bytes.fromhex(hash_tensors(self.weights.values())),
+                job=self._job(server_round).digest,
                 size=self.sketch.size,
-                noise=None if self.privacy is None else noise,
+                noise=None if charges is None else noise,
             )
         except RoundFailed as error:
-            self._note(str(error))
-            self._sampled, self._drawn, self._deliveries = {}, [], {}
+            self.exchange.note(str(error))
+            self.exchange.sampled, self._drawn, self._deliveries = {}, [], {}
         else:
             self._cohort = len(aggregation.terms.participants)
         self._name_refused(aggregation)
-        self._sampled = {c: node for c, node in self._sampled.items() if c in self._deliveries}
+        self.exchange.sampled = {
+            c: node for c, node in self.exchange.sampled.items() if c in self._deliveries
+        }
 
-    def _check_budget(self, cohort: int) -> None:
-        """Refuse to begin with so few clients, of those who were drawn, that their noise would not do."""
-        if self.privacy is None or self.account is None:
-            return
-        if not self.account.allows(rate=self.privacy.rate, multiplier=self._shares(cohort).least()):
-            raise RoundFailed(
-                f"secure aggregation: the noise of {cohort} clients is too little for the budget"
-            )
+    def _job(self, server_round: int) -> Job:
+        """Return what all clients of a round must have been told alike."""
+        return Job(
+            model=self._model.hash,
+            weights=hash_tensors(self.weights.values()),
+            lr=self.lr(server_round),
+            start=self.start_hash,
+            coordinates=self.coordinates_hash,
+            seed=round_seed(self._seed, server_round),
+            clip=self.clip,
+            settings=self._settings,
+        )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
         """Say whose messages were refused; whose vector came before that is counted all the same."""
         for client, reason in aggregation.refused.items():
             if client in counted:
-                self._note(reason)
+                self.exchange.note(reason)
             else:
-                self._fail(client, reason)
+                self.exchange.fail(client, reason)
 
     def _ask(self, kind: str, blobs: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send messages of secure aggregation and return the answers; who gives none is named."""
-        if self._grid is None:
-            raise RuntimeError(f"{type(self).__name__}: has no grid before its first round")
-        record, nodes = self.records[-1], {self._sampled[client]: client for client in blobs}
-        messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
-        record.downlink_bytes += sum(content_bytes(message.content) for message in messages)
-        answers: dict[int, bytes] = {}
-        silent = dict.fromkeys(blobs, "no answer in time")
-        for message in self._grid.send_and_receive(messages, timeout=self._timeout):
-            client = nodes.get(message.metadata.src_node_id)
-            if client is None or client in answers:
-                continue
-            try:
-                if message.has_error():
-                    raise MessageError(message.error.reason)
-                record.uplink_bytes += content_bytes(message.content)
-                answers[client] = unpack_secure(message)
-                del silent[client]
-            except MessageError as error:
-                silent[client] = str(error)
+        answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):
-                self._fail(client, f"{kind}: {reason}")
+                self.exchange.fail(client, f"{kind}: {reason}")
             else:  # its vector is in the sum all the same
-                self._note(f"client {client}: {kind}: {reason}")
+                self.exchange.note(f"client {client}: {kind}: {reason}")
         return answers
-
-    def _shares(self, cohort: int) -> NoiseShares:
-        if self.privacy is None:
-            raise ValueError(f"{type(self).__name__}: there is no noise to share")
-        # smaller ones are left out, and charged as if they were not
-        cohort = max(cohort, self.privacy.min_clients)
-        return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
 
 def round_seed(seed: int, server_round: int) -> int:

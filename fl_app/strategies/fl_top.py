@@ -44,6 +44,8 @@ class FLTop(FLStd):
     under the same masks, and charged as a round.
     """
 
+    passing = frozenset({"_coordinates_record"})
+
     def __init__(
         self,
         *args: Any,
@@ -68,7 +70,7 @@ class FLTop(FLStd):
         self._coordinates_record: ConfigRecord | None = None
         if self.coordinates is not None:
             self._agree_on(self.coordinates)
-            self.downlink = FixedDownlink(self.coordinates)
+            self.exchange.downlink = FixedDownlink(self.coordinates)
 
     def history(self) -> dict[str, Tree]:
         """Return what the rounds so far have left, as plain values."""
@@ -87,7 +89,7 @@ class FLTop(FLStd):
             coordinates = history["coordinates"].cpu()
             self._agree_on(coordinates)
             if history["downlink_is_fixed"]:
-                self.downlink = FixedDownlink(coordinates)
+                self.exchange.downlink = FixedDownlink(coordinates)
         super().restore(history)
 
     def configure_train(
@@ -95,7 +97,7 @@ class FLTop(FLStd):
     ) -> Iterable[Message]:
         """Order this round's clients to train; once the coordinates are known, nothing else travels."""
         if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
-            self.downlink = FixedDownlink(self.coordinates)
+            self.exchange.downlink = FixedDownlink(self.coordinates)
         return super().configure_train(server_round, arrays, config, grid)
 
     def sketch_of(self, server_round: int) -> Sketch:

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.console.words import foreign
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wire.messages import IDENTIFY, MessageError, unpack_identity
 
@@ -76,7 +77,9 @@ class Roster:
                 if identity.own_data:
                     self.own_data.add(identity.client)
             except MessageError as error:
-                logger.warning("node %d did not say which client it is and is left out: %s", node, error)
+                logger.warning(
+                    "node %d did not say which client it is and is left out: %s", node, foreign(error)
+                )
 
 
 def sample(clients: list[int], fraction: float, *, seed: int, round: int) -> list[int]:

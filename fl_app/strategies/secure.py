@@ -83,7 +83,7 @@ class SecureAggregation:
         *,
         round: int,
         restarts: int = 0,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> dict[int, bytes]:
@@ -99,7 +99,7 @@ class SecureAggregation:
             what = f"secure aggregation, round {round} attempt {attempt}"
             check_quorum(clients, needed=self.min_clients, what=what)
             try:
-                return self._agree(ask, self._terms(clients, round, attempt, model, size, noise))
+                return self._agree(ask, self._terms(clients, round, attempt, job, size, noise))
             except QuorumError as error:
                 if attempt + 1 == first + self._attempts:
                     raise
@@ -137,7 +137,7 @@ class SecureAggregation:
         clients: list[int],
         round: int,
         attempt: int,
-        model: bytes,
+        job: bytes,
         size: int,
         noise: Callable[[int], tuple[float, float]] | None,
     ) -> Terms:
@@ -151,7 +151,7 @@ class SecureAggregation:
             run=self.run,
             round=round,
             attempt=attempt,
-            model=model,
+            job=job,
             participants=tuple(clients),
             threshold=smallest_threshold(count),
             size=size,

@@ -1,4 +1,4 @@
-"""Text as BERT sees it: words, cut into the longest pieces that a vocabulary has."""
+"""WordPiece tokens as BERT uses them: words cut into the longest pieces of a vocabulary."""
 
 from fl_app.text.english import english
 from fl_app.text.folder import read_tokenizer

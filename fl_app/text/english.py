@@ -1,4 +1,4 @@
-"""The vocabulary that comes with the project: small, and learnt from books in the public domain."""
+"""Bundled English vocabulary: small, and learnt from books in the public domain."""
 
 from __future__ import annotations
 

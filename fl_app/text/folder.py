@@ -1,4 +1,4 @@
-"""A vocabulary from a folder of Hugging Face: ``tokenizer.json`` of the kind WordPiece, or ``vocab.txt``.
+"""Vocabulary from a Hugging Face folder: a WordPiece ``tokenizer.json``, or ``vocab.txt``.
 
 Both are text: nothing in such a folder is ever run.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from fl_app.text.tokenizer import GOES_ON, LONGEST, UNKNOWN, WordPiece
 
 _DEFAULTS = {"continuing_subword_prefix": GOES_ON, "unk_token": UNKNOWN, "max_input_chars_per_word": LONGEST}
-"""What is taken for granted of a model in ``tokenizer.json``."""
+"""Required settings of a model in ``tokenizer.json``."""
 
 
 def read_tokenizer(folder: str | Path) -> WordPiece:
@@ -94,5 +94,5 @@ def _flag(what: str, value: object) -> bool:
 
 
 def _strips(strip: object, lower: bool) -> bool:
-    """Return whether accents are removed: as small letters are made, unless it is said."""
+    """Return whether accents are removed: the same as lower-casing, unless set."""
     return lower if strip is None else _flag("strip_accents", strip)

@@ -1,6 +1,6 @@
-"""WordPiece: a word is cut into the longest piece that begins it, then the longest that goes on, and so on.
+"""WordPiece tokenizer: cut a word greedily into the longest pieces of the vocabulary.
 
-A piece that goes on in a word begins with ``##``.
+A piece that continues a word begins with ``##``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WordPiece:
     pieces: tuple[str, ...]
     lower: bool = True
     accents: bool = False
-    """Whether letters keep them."""
+    """True if letters keep them."""
 
     def __post_init__(self) -> None:
         if len(set(self.pieces)) != len(self.pieces):

@@ -1,4 +1,4 @@
-"""How wrong a transcript is: edits of words against what was said."""
+"""Word error rate of a transcript: edits of words against the reference."""
 
 from __future__ import annotations
 

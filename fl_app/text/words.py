@@ -1,4 +1,4 @@
-"""Where words begin and end, as BERT has it: punctuation and Chinese signs are words of their own."""
+"""Word splitting as in BERT: punctuation and Chinese characters are words of their own."""
 
 from __future__ import annotations
 

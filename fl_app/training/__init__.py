@@ -1,4 +1,4 @@
-"""How a client computes an update from its data."""
+"""Local training: a client's update computed from its data, and the evaluation of models."""
 
 from fl_app.training import batch_norm
 from fl_app.training.epochs import run_epochs

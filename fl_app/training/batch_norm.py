@@ -1,12 +1,9 @@
-"""Whose BatchNorm statistics a federation uses: everybody's, each client's own, or the initial ones."""
+"""Source of BatchNorm statistics in a federation: shared, each client's own, or the initial ones."""
 
 from __future__ import annotations
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-
-MODES = ("sync", "local", "frozen")
-"""sync: clients send theirs, the server averages; local: each keeps its own; frozen: never moved."""
 
 
 def set_mode(model: nn.Module, *, training: bool, bn: str) -> None:

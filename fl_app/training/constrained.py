@@ -1,4 +1,4 @@
-"""Train some coordinates and leave all others where they are (Kerkouche et al., UAI 2021, Algorithm 2)."""
+"""Training of chosen coordinates with all others frozen (Kerkouche et al., UAI 2021, Algorithm 2)."""
 
 from __future__ import annotations
 

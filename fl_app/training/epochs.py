@@ -22,7 +22,7 @@ def run_epochs(
 ) -> Trainer:
     """Run ``epochs`` passes (or ``steps`` steps) of SGD and return weights after minus before.
 
-    The optimiser starts anew in every round: a client is no lasting object. In an
+    The optimiser is new in every round: a client is no lasting object. In an
     audited round the client trains on as many samples as the audit's batch has.
     """
     for name, value, least in (

@@ -1,4 +1,4 @@
-"""How good a model is on the server's own samples."""
+"""Evaluation of a model on the server's own samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one pass over samples says of a model."""
+    """Results of one evaluation pass."""
 
     accuracy: float
     """The share of the labels that were recognised: of transcripts by token, told those before."""

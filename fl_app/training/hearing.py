@@ -1,4 +1,4 @@
-"""How good a speech model is on the server's own utterances."""
+"""Evaluation of a speech model on the server's own utterances."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 32
 
 
 class Recogniser(Protocol):
-    """What a speech model can do beside predicting the next token."""
+    """Capabilities of a speech model beside predicting the next token."""
 
     def recognise(self, frames: Tensor, *, start: int, end: int, limit: int) -> Tensor:
         """Return the tokens (N, up to ``limit``) that it finds by itself."""

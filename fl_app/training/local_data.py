@@ -1,4 +1,4 @@
-"""One client's samples, and which of them a round uses."""
+"""One client's samples, and the batches that a round draws from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fl_app.training.predictions import Predict, classify
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
 Ask = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-"""Draws a question: from samples to what a model sees of them, and the labels that are then theirs."""
+"""Function that draws a question: from samples to the model's inputs and their labels."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Batch:
     trained: Tensor
     """The pixels that the inputs were made of: ``pixels``, unless they were augmented."""
     predict: Predict = classify
-    """What the task asks of a model."""
+    """Prediction function of the task."""
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """A client's own part of the data."""
+    """A client's share of the data."""
 
     samples: Samples
     mean: tuple[float, ...]

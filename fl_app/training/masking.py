@@ -1,4 +1,4 @@
-"""Sentences with holes: which tokens of them a masked language model is asked for.
+"""Masked sentences: the choice of tokens that a masked language model must predict.
 
 All that are asked for are replaced by [MASK], for one place then asks one thing; BERT's own recipe leaves
 a tenth of them as they are, and puts random tokens in another tenth's place.

@@ -1,4 +1,4 @@
-"""What a model says and what it should have said: one row of logits for every label, whatever the task."""
+"""Predictions and targets: one row of logits for every label, whatever the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server learns from a few public samples before a federation starts.
+"""Training of the server on a few public samples before the federation starts.
 
 Which coordinates move most, and how far an update goes: the set T and the clipping
 bound S of Kerkouche et al. (UAI 2021), §3.1 and §4. No client's data is touched,
@@ -50,7 +50,7 @@ def sum_gradients(
 def public_update(
     trainer: Trainer, model: nn.Module, data: LocalData, *, lr: float, sketch: Sketch
 ) -> Tensor:
-    """Return what a client would send after one round of training on public data."""
+    """Return the update of a client after one round of training on public data."""
     job = Job(
         round=1,
         lr=lr,
@@ -91,5 +91,5 @@ class PublicRound:
         return sum_gradients(self.model, batch, lr=lr or self.lr, steps=steps)
 
     def bound(self, sketches: Iterable[Sketch]) -> float:
-        """Return the clipping bound for what is sent."""
+        """Return the clipping bound for the values sent."""
         return clipping_bound(self.trainer, self.model, self.data, lr=self.lr, sketches=sketches)

@@ -1,4 +1,4 @@
-"""How well scores tell two classes apart when one of them is rare."""
+"""Ranking metrics for two classes of which one is rare."""
 
 from __future__ import annotations
 

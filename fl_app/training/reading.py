@@ -1,4 +1,4 @@
-"""How good a masked language model is on the server's own sentences."""
+"""Evaluation of a masked language model on the server's own sentences."""
 
 from __future__ import annotations
 

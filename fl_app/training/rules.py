@@ -1,4 +1,4 @@
-"""How a step of training sees its batch, what it minimises and how it is differentiated.
+"""Rules of one training step: preparation of the batch, loss, and differentiation.
 
 These are the places where a defense may step in; the trainers only walk through the data.
 """
@@ -21,7 +21,7 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """How one step's batch was drawn."""
+    """Facts on one step's batch."""
 
     generator: torch.Generator
     expected: int
@@ -29,7 +29,7 @@ class Step:
     rate: float
     """The share of the client's samples that a regular batch has."""
     per_round: int
-    """How many steps a regular round has."""
+    """Number of steps of a regular round."""
 
 
 Differentiate = Callable[[nn.Module, Batch, Loss, Step], tuple[float, Update]]

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the round."""
+"""Learning-rate schedules: the rate as a function of the round."""
 
 from __future__ import annotations
 

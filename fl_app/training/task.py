@@ -1,4 +1,4 @@
-"""What depends on the kind of data: what is asked of a model, and how well it answers."""
+"""Tasks by kind of data: the loss that is asked of a model, and its evaluation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fl_app.training.reading import evaluate_reading
 
 @dataclass(frozen=True)
 class Task:
-    """How the model of a data set is trained and judged."""
+    """Training and evaluation of a data set's model."""
 
     predict: Predict
     evaluate: Callable[[nn.Module, Samples], Evaluation]
     """Judges a model in the mode that it is in."""
     ask: Ask | None = None
-    """Draws what a model is asked of samples; None: always their labels."""
+    """Function that draws the labels that a model must predict; None: always the samples' own."""
 
 
 def task_of(dataset: Dataset | Facts) -> Task:
-    """Return what is to be learnt from ``dataset``: hidden tokens, transcripts, or else classes."""
+    """Return the task of ``dataset``: hidden tokens, transcripts, or else classes."""
     vocabulary = dataset.vocabulary
     if isinstance(vocabulary, Vocabulary):
         return Task(transcribe(vocabulary.start), partial(evaluate_hearing, vocabulary=vocabulary))

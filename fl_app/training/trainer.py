@@ -1,4 +1,4 @@
-"""What local training takes and gives, whichever way it computes the update."""
+"""Interface of local training: inputs and results common to all ways of computing an update."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came out of a client's work."""
+    """Result of a client's local training."""
 
     update: Update
     samples: int

@@ -1,4 +1,4 @@
-"""What may happen to an update before it leaves a client: pure, composable, explicit state."""
+"""Transforms of an update before it leaves the client: pure, composable, with explicit state."""
 
 from fl_app.transforms.aligned import prune_aligned
 from fl_app.transforms.dual import prune_dual

@@ -1,4 +1,4 @@
-"""Aligned dual gradient pruning: every client prunes to positions that one of them named."""
+"""Aligned dual gradient pruning: every client prunes to positions named by one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error feedback: what a transform withholds is carried to the next round."""
+"""Error feedback: carry the part that a transform withholds to the next round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on a whole update: clipping and noise, which must not be separated."""
+"""Gaussian mechanism on a whole update: clipping and noise as one transform, never separated."""
 
 from __future__ import annotations
 

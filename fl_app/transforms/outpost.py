@@ -18,12 +18,12 @@ from fl_app.types import RoundContext, Update
 def perturb_outpost(
     prune: float = 0.8, noise: float = 0.8, share: float = 0.4, beta: float = 0.125
 ) -> Transform:
-    """Perturb the update with a chance of ``1 / (1 + beta * t)``; else send it as it is.
+    """Perturb the update with a chance of ``1 / (1 + beta * t)``; else send it unchanged.
 
     A perturbed update loses the smallest ``prune`` of each layer, and then gets
     ``N(0, (risk * noise)**2)`` on the ``share`` of coordinates with the largest
     empirical Fisher information, among them coordinates that were just pruned.
-    The risk of a layer is ``min(1, Var(weights))``, the paper's measure of what it may leak.
+    The risk of a layer is ``min(1, Var(weights))``, the paper's measure of its leakage.
 
     As in the authors' published code, one draw decides on pruning and noise
     together, Fisher information is that of the gradient before pruning, and its

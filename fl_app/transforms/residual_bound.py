@@ -1,4 +1,4 @@
-"""How much error feedback can hold back at most (Xue et al., AAAI 2024, Lemma 1)."""
+"""Upper bound on the residual of error feedback (Xue et al., AAAI 2024, Lemma 1)."""
 
 from __future__ import annotations
 

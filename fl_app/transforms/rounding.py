@@ -1,4 +1,4 @@
-"""Fewer bits per entry (Zhu et al., NeurIPS 2019, §5.1).
+"""Rounding to fewer bits per entry (Zhu et al., NeurIPS 2019, §5.1).
 
 The result keeps the type of the update: what shrinks is the number of values that
 it can take, and the wire finds the shorter form by itself.

@@ -1,4 +1,4 @@
-"""Several transforms in a row, each with a name of its own."""
+"""Chain of named transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings of a transform must be, and how a wrong one is named."""
+"""Checks of transform settings."""
 
 from __future__ import annotations
 

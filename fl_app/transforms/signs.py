@@ -1,4 +1,4 @@
-"""Sign-SGD: only the direction of every entry travels (Bernstein et al., ICML 2018)."""
+"""Sign-SGD: send only the sign of every entry (Bernstein et al., ICML 2018)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning from the bottom: the smallest entries of every layer stay at home.
+"""Magnitude pruning: drop the smallest entries of every layer.
 
 GradDrop (Aji and Heafield, EMNLP 2017) and the pruning of "Deep Leakage from
 Gradients" (Zhu et al., NeurIPS 2019, §5.2) are this one rule at different rates.

@@ -1,4 +1,4 @@
-"""Top-k pruning: the largest entries of every layer travel."""
+"""Top-k pruning: keep the largest entries of every layer."""
 
 from __future__ import annotations
 

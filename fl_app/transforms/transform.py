@@ -1,4 +1,4 @@
-"""What a transform is: two pure functions, with the state going in and coming out."""
+"""Transform: a pair of pure functions with explicit state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ State = dict[str, Union[Tensor, "State"]]
 
 
 class Transform(NamedTuple):
-    """Two pure functions and what they promise; nothing hides in self, and the input is never written to."""
+    """Two pure functions and their guarantees; no hidden state, and the input is never modified."""
 
     init: Callable[[Update], State]
     apply: Callable[[Update, State, RoundContext], tuple[Update, State]]
     released: bool = False
-    """What it sends is a private release: the part withheld must never be sent later."""
+    """Its output is a private release: the withheld part must never be sent later."""
     located: float | None = None
     """The share of positions that clients may be asked to name for it (``ctx.locations``); None: none."""
 

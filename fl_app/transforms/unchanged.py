@@ -1,4 +1,4 @@
-"""The transform that changes nothing: the undefended baseline."""
+"""Identity transform: the undefended baseline."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from fl_app.transforms.transform import Transform, stateless
 
 
 def identity() -> Transform:
-    """Send the update as it is."""
+    """Send the update unchanged."""
     return stateless(lambda update, ctx: dict(update))

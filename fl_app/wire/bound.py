@@ -1,4 +1,4 @@
-"""A yardstick for the wire: how small an update could be under a simple model of its entries."""
+"""Lower bound on the size of an update under a simple model of its entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How weights changed, as bytes that restore the new ones bit for bit.
+"""Weight changes as bytes that restore the new weights bit for bit.
 
 The XOR of the bit patterns: zero where nothing changed, and nothing is rounded,
 which no difference of floats can promise.

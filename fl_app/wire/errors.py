@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CodecError(ValueError):
-    """Bytes came that are no valid blob for what the receiver expects."""
+    """The bytes are no valid blob for the tensors that the receiver expects."""

@@ -1,4 +1,4 @@
-"""Positions that both ends know: only what lies there is written, and nothing of the positions."""
+"""Known positions: entries at positions that both ends know are sent without the positions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Known:
         }
 
     def shared(self) -> list[Array]:
-        """Return what both ends must have the same: it enters the checksum."""
+        """Return the bytes that must be equal at both ends: they enter the checksum."""
         return [np.packbits(self._flat[name]) for name in sorted(self._flat)]
 
     def restrict(self, who: str, name: str, patterns: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What server and clients say to each other: the only place that knows record names.
+"""Messages between server and clients; no other module knows the record names.
 
 Orders and answers are typed values; packing and unpacking them is symmetric, and
 unpacking checks, so that a foreign or broken message is a `MessageError` that
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fl_app.console.words import foreign
 from fl_app.flower.internals import serialised_size
 from fl_app.privacy import Release
 from fl_app.types import Truth
@@ -36,6 +38,9 @@ _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
 _BLOB = "blob"
+MOST_METRICS = 16
+_NAMES_SHOWN = 20
+_WORD = 1 << 63
 
 Header = TypeVar(
     "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
@@ -48,10 +53,10 @@ class MessageError(ValueError):
 
 @dataclass(frozen=True)
 class AuditOrder:
-    """What an audited client is asked for beside its update."""
+    """Request to an audited client for data beside its update."""
 
     batch_size: int = 0
-    """The size of its batch in this round; 0 leaves it as it is."""
+    """The size of its batch in this round; 0: its own."""
     truth: bool = False
     raw: bool = False
 
@@ -71,18 +76,18 @@ class Order:
     counted: int = 0
     """The last round in which this client's update entered the mean."""
     keep: bool = True
-    """Whether the client should hold the weights for the next round's change."""
+    """True if the client should hold the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
 
 
 @dataclass(frozen=True)
 class RunName:
-    """Which run an order belongs to: the same when it is resumed, though Flower gives it a new number."""
+    """Run that an order belongs to; kept on resume, though Flower gives the run a new number."""
 
     key: str
     attempt: int = 0
-    """How often this round was begun before, and cut short."""
+    """Number of earlier, interrupted attempts at this round."""
 
     def __post_init__(self) -> None:
         """Refuse what clients could not name a folder by."""
@@ -92,7 +97,7 @@ class RunName:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of a round must know when they send a vector instead of an update."""
+    """Facts that all clients of a round share when they send a vector instead of an update."""
 
     start: str
     """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
@@ -101,7 +106,7 @@ class Plan:
     seed: int
     """Of this round's random coordinates or measurements."""
     cohort: int
-    """How many clients take part."""
+    """Number of participating clients."""
     clip: float
     """The largest L2 norm of a client's vector under differential privacy; 0 without."""
 
@@ -113,7 +118,7 @@ class Answer:
     round: int
     client: int
     samples: int = 0
-    """What the update was computed on; 0: not told, where that would reveal something."""
+    """Number of samples behind the update; 0: withheld, where it would reveal something."""
     steps: int = 0
     """Local optimiser steps; 0: the update is a gradient."""
     need_model: bool = False
@@ -124,18 +129,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is, whatever node id Flower gave it."""
+    """Identity of a node, independent of Flower's node id."""
 
     client: int
     num_clients: int
     allow_audit: bool
     own_data: bool = False
-    """Whether it trains on samples of its own, of which the server knows nothing."""
+    """True if it trains on its own samples, unknown to the server."""
 
 
 @dataclass(frozen=True)
 class LocationQuery:
-    """Which of its largest entries a client is to name: ``share`` of every tensor, small ones whole."""
+    """Request for positions of a client's largest entries: ``share`` of every tensor, small ones whole."""
 
     share: float
     min_size: int
@@ -153,18 +158,18 @@ class Parcel:
     audit: AuditOrder | None = None
     plan: Plan | None = None
     secure: bytes = b""
-    """What secure aggregation delivers with the order; b"": there is none."""
+    """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
     """None where no client outlives the server, and none has to keep anything on its own."""
 
     @property
     def attempt(self) -> int:
-        """How often the round was begun before."""
+        """Number of earlier attempts at the round."""
         return 0 if self.run is None else self.run.attempt
 
     @property
     def digest(self) -> str:
-        """What tells this order from others: asked for the same once more, a client gives the same answer.
+        """Identity of this order: asked for the same once more, a client gives the same answer.
 
         The model is named by its version; how it travelled does not matter.
         """
@@ -183,7 +188,7 @@ class Reply:
     buffers: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)
     release: Release | None = None
-    """What the update reveals by the rules of differential privacy, if it does."""
+    """Release of the update in the sense of differential privacy, if it is one."""
 
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -225,7 +230,7 @@ def pack_plan(plan: Plan) -> ConfigRecord:
 
 
 def unpack_order(message: Message) -> Parcel:
-    """Return the order and what came along, checked."""
+    """Return the order and its attachments, checked."""
     content = message.content
     return Parcel(
         order=read_order(message),
@@ -240,7 +245,7 @@ def unpack_order(message: Message) -> Parcel:
 
 
 def read_facts(message: Message) -> str:
-    """Return what an order says of the task to a client with samples of its own."""
+    """Return the facts on the task in an order, for a client with its own samples."""
     try:
         return _blob(message.content, _FACTS).decode()
     except UnicodeDecodeError as error:
@@ -293,7 +298,7 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
 
 
 def unpack_reply(message: Message) -> Reply:
-    """Return what a client answered, checked."""
+    """Return a client's answer, checked."""
     return read_reply(message.content)
 
 
@@ -321,7 +326,7 @@ def unpack_identity(message: Message) -> Identity:
 
 
 def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
-    """Pack what an audited client reveals beside its update: safetensors, never pickle."""
+    """Pack the truth of an audited client: safetensors, never pickle."""
     record = ConfigRecord()
     if truth is not None:
         shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}
@@ -371,6 +376,11 @@ def leave_out(message: Message) -> None:
         message.content.pop(name, None)
 
 
+def drop_audit(content: RecordDict) -> None:
+    """Drop an unrequested audit record from a reply's content, unread."""
+    content.pop(_AUDIT, None)
+
+
 def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:
     """Take the audit record out of a reply's content and return the truth and the raw update."""
     if _AUDIT not in content:
@@ -384,7 +394,7 @@ def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | N
             Truth(**load(truth)) if isinstance(truth, bytes) else None,
             load(raw) if isinstance(raw, bytes) else None,
         )
-    except (SafetensorError, TypeError) as error:
+    except (SafetensorError, TypeError, ValueError, KeyError) as error:
         raise MessageError(f"message: the audit record cannot be read: {error}") from error
 
 
@@ -410,7 +420,14 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     return total
 
 
+def _is_word(value: object) -> bool:
+    """Say whether a value is a whole number of 64 bits, which is all that travels between machines."""
+    return isinstance(value, int) and -_WORD <= value < _WORD
+
+
 def _numbers(metrics: MetricRecord) -> dict[str, float]:
+    if len(metrics) > MOST_METRICS:
+        raise MessageError(f"message: a reply may have {MOST_METRICS} metrics, got {len(metrics)}")
     try:
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
     except OverflowError as error:
@@ -426,15 +443,15 @@ def _pack(
 def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
-        raise MessageError(f"message: expected a config record {name!r}, got {sorted(content)}")
+        raise MessageError(f"message: expected a config record {name!r}, got {_names(content)}")
     expected = _TYPES[kind]
     if record.keys() != expected.keys():
-        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {sorted(record)}")
+        raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {_names(record)}")
     for key, type_name in expected.items():
         if type(record[key]).__name__ != type_name:
-            raise MessageError(
-                f"message: {name}.{key} must be {type_name}, got {type(record[key]).__name__} {record[key]!r}"
-            )
+            raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(record[key])}")
+        if type_name == "int" and not _is_word(record[key]):
+            raise MessageError(f"message: {name}.{key} must be a whole number of 64 bits")
     try:
         return kind(**dict(record.items()))  # type: ignore[arg-type]
     except ValueError as error:
@@ -447,5 +464,18 @@ def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes
         return default
     blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
     if not isinstance(blob, bytes):
-        raise MessageError(f"message: expected bytes in record {name!r}, got {sorted(content)}")
+        raise MessageError(f"message: expected bytes in record {name!r}, got {_names(content)}")
     return blob
+
+
+def _names(records: Iterable[str]) -> list[str]:
+    """Return a few of the untrusted names."""
+    return [foreign(name) for name in islice(records, _NAMES_SHOWN)]
+
+
+def _shown(value: object) -> str:
+    """Return a value's type, and as much of the value as fits: it may be endless."""
+    kind = type(value).__name__
+    if isinstance(value, str):
+        return f"{kind} {foreign(value)[:40]!r}"
+    return f"{kind} {value}" if isinstance(value, float) or _is_word(value) else kind

@@ -1,4 +1,4 @@
-"""Patterns of named tensors as one blob: each tensor chooses its form, all share the streams.
+"""Packing of named tensors into one blob: each tensor chooses its form, all share the streams.
 
 To choose costs dozens of numpy's calls, however short the tensor. Small tensors of ordinary floats
 would all choose the same, so they lie end to end and are written as one.
@@ -25,7 +25,7 @@ _NOTHING = Plan(b"", [])
 
 
 class Entries(NamedTuple):
-    """What both ends know of a tensor: its format, its shape, and how many entries are written."""
+    """Facts on a tensor that both ends know: its format, its shape, and the number of written entries."""
 
     format: Format
     shape: tuple[int, ...]

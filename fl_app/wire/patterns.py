@@ -18,7 +18,7 @@ Family = Literal["float", "signed", "unsigned"]
 
 
 class Format(NamedTuple):
-    """How entries of one dtype lie in memory."""
+    """Memory layout of one dtype's entries."""
 
     code: int
     """Its number in a blob: never reused, never changed."""

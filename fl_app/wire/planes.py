@@ -17,7 +17,7 @@ from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader, order0
 
 
 class Packing(IntEnum):
-    """How a plane with few symbols is written: the difference to a base, in few bits."""
+    """Compact form of a plane with few symbols: differences to a base, in few bits."""
 
     CONSTANT = 0
     BITS = 1

@@ -1,4 +1,4 @@
-"""Where the non-zero entries of a tensor are: as a bitmap or as gaps, whichever is smaller."""
+"""Positions of a tensor's non-zero entries: a bitmap or gaps, whichever is smaller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader, coded_
 
 
 class Mode(IntEnum):
-    """How a tensor's positions are written."""
+    """Forms of a tensor's positions."""
 
     NONE = 0
     """All entries are zero."""

@@ -1,4 +1,4 @@
-"""Shared byte streams: what all tensors of a blob have of one kind lies together and is entropy-coded once.
+"""Shared byte streams: data of one kind from all tensors lies together and is entropy-coded once.
 
 A zstd frame for every plane of every tensor would cost more than a bias of ten
 entries; one frame per stream costs its dozen bytes once per blob. zstd forms
@@ -20,7 +20,7 @@ from fl_app.wire.patterns import Array
 
 
 class Stream(IntEnum):
-    """What lies in a stream; the number is its place in the blob."""
+    """Content of a stream; the number is its place in the blob."""
 
     HEADER = 0
     BITMAPS = 1
@@ -42,7 +42,7 @@ class Stream(IntEnum):
 
 
 class Plan(NamedTuple):
-    """How something is written: what goes into the header, and what into the streams."""
+    """Written form: the part in the header and the parts in the streams."""
 
     header: bytes
     pieces: list[tuple[Stream, Array]]
@@ -151,13 +151,13 @@ class HeaderReader:
         raise CodecError("wire: an integer in the header is too long")
 
     def skip(self, expected: bytes) -> bool:
-        """Go on behind ``expected`` if that comes next; say whether it did."""
+        """Skip ``expected`` if it comes next; return whether it did."""
         found = self._data[self.at : self.at + len(expected)] == expected
         self.at += len(expected) * found
         return found
 
     def finish(self) -> None:
-        """Refuse bytes that nobody asked for."""
+        """Refuse trailing bytes."""
         if self.at != len(self._data):
             raise CodecError(f"wire: the header has {len(self._data) - self.at} bytes too many")
 
@@ -206,7 +206,7 @@ _NOTHING: Array = np.zeros(0, np.uint8)
 
 
 def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
-    """Return ``data`` as a zstd frame if that is smaller, else as it is."""
+    """Return ``data`` as a zstd frame if that is smaller, else unchanged."""
     raw = memoryview(data)  # type: ignore[arg-type]
     if len(raw) < _SMALLEST_FRAME:
         return False, raw

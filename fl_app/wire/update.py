@@ -1,4 +1,4 @@
-"""An update as bytes, and back."""
+"""Encoding of an update as bytes, and decoding."""
 
 from __future__ import annotations
 

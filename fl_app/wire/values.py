@@ -1,4 +1,4 @@
-"""The values of a tensor: carried in their shortest exact form, then cut into planes."""
+"""Values of a tensor: in their shortest exact form, then cut into byte planes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fl_app.wire.streams import HeaderReader, Plan, Stream, StreamReader
 
 
 class Carrier(IntEnum):
-    """What travels in place of the patterns."""
+    """Form in which values travel in place of the patterns."""
 
     PLAIN = 0
     SINGLE = 1

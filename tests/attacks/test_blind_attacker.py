@@ -5,18 +5,18 @@ import inspect
 import logging
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from shipped import shipped
 from torch import Tensor, nn
 
 import attacks.base
-from fl_app.adversary.passive import Auditor, observe
+from fl_app.adversary.passive import PassiveServer, observe
 from fl_app.client_app import app
-from fl_app.config.build import attack_parts, server_parts
+from fl_app.config.build import attack_node, attack_parts, server_parts
+from fl_app.config.compose import compose
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
@@ -24,7 +24,7 @@ from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.types import Observation, Truth
 
-ATTACKS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "attack").glob("*.yaml"))
+ATTACKS = shipped("attack")
 RUN = (
     "data.train_per_class=8 data.test_per_class=4 clients=2 batch_size=4 rounds=1 threads=1 "
     "attack=ig attack.steps=3 attack.grant.labels=false"
@@ -72,17 +72,9 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
     assert Observation in types_within(hints["history"])
 
 
-def settings(name: str):
-    cfg = OmegaConf.load(Path(__file__).parents[2] / "conf" / "attack" / f"{name}.yaml")
-    return OmegaConf.create({"attack": cfg, "seed": 0}).attack
-
-
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "none"])
 def test_no_attack_takes_a_truth(name):
-    cfg = settings(name)
-    if "adaptive" in cfg:
-        cfg.adaptive = True
-    attack = instantiate(cfg.method)
+    attack = instantiate(attack_node(compose(f"attack={name}")))
     calls = [attack if inspect.isfunction(attack) else type(attack).__call__]
     calls += [type(attack).many] if hasattr(attack, "many") else []
     for call in calls:
@@ -113,11 +105,12 @@ def sightings_of(overrides: str):
     text = f"{RUN} {overrides}"
     parts = server_parts(text)
     strategy = parts.strategy
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=[1],
         clients=[0],
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=1,
     )
     grid = InlineGrid(app, 2, run_config={"overrides": text}, node_config={"allow-audit": True})

@@ -1,18 +1,19 @@
 """An attacker reads the defense off its config, whatever it is wrapped in."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from shipped import defense_of, shipped
 from torch import nn
 
 from attacks.knowledge import Part, defense_parts, find_part, gradient_unit, has_feedback
 from fl_app.config.compose import compose
+from fl_app.transforms import residual_norm
 from fl_app.types import Observation
 
-DEFENSES = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "defense").glob("*.yaml"))
+DEFENSES = shipped("defense")
 
 
 def observed(defense) -> Observation:
@@ -63,7 +64,8 @@ def test_several_defenses_keep_their_order():
 
 
 def test_feedback_is_known_wherever_it_is_and_whether_it_is_on():
-    with_feedback = {"adgp", "dgp", "graddrop", "outpost", "prune", "topk"}
+    held_back = {name: defense_of(name).transform.init({"w": torch.ones(2)}) for name in DEFENSES}
+    with_feedback = {name for name, state in held_back.items() if residual_norm(state) is not None}
     assert {name for name in DEFENSES if has_feedback(configured(f"defense={name}"))} == with_feedback
     for name in with_feedback:
         assert not has_feedback(configured(f"defense={name} error_feedback=false"))

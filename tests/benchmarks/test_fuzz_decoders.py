@@ -32,14 +32,15 @@ MODULES = (
     *("fl_app.secagg.stages", "fl_app.secagg.identities", "fl_app.models.stored", "fl_app.models.spec"),
     *("fl_app.data.idx", "fl_app.data.word_pieces", "fl_app.text.folder", "fl_app.running.result"),
     *(
-        "fl_app.report.data.runs",
-        "fl_app.report.data.records",
+        "fl_app.results.reading",
+        "fl_app.results.study",
         "fl_app.config.trust",
         "attacks.metrics.lpips_weights",
     ),
     *(
         "attacks.metrics.lpips_sdist",
         "fl_app.storage.tree_file",
+        "fl_app.storage.tensor_files",
         "fl_app.client.records",
         "fl_app.running.checkpoint",
     ),
@@ -57,7 +58,7 @@ NOT_DECODERS = {
     "of": "picks one of two fields",
     "decode": "of a vocabulary: from numbers to text",
     "of_models": "picks names",
-    "load_baseline": "load_run of another folder",
+    "read_object": "the part of load_run and load_study that reads the file",
 }
 
 

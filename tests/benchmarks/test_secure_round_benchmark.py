@@ -55,7 +55,7 @@ def test_a_wrong_sum_of_ours_is_an_error(monkeypatch):
     monkeypatch.setattr(
         secure_round,
         "mask",
-        lambda state, message, vector, model: honest(state, message, -vector, model=model),
+        lambda state, message, vector, job: honest(state, message, -vector, job=job),
     )
     with pytest.raises(RuntimeError, match="our sum is off"):
         run_ours(draw(CLIENTS, SIZE))

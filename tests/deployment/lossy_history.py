@@ -19,8 +19,8 @@ from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.flower.held_tensor import hold
+from fl_app.results import Round
 from fl_app.strategies import FedSGD
-from fl_app.strategies.record import RoundRecord
 from fl_app.types import Update
 from fl_app.wire.messages import TRAIN, unpack_order
 
@@ -65,7 +65,7 @@ def model_after(overrides: str, losses: Losses) -> Update:
     return strategy.weights | strategy.buffers
 
 
-def records_of(overrides: str) -> list[RoundRecord]:
+def records_of(overrides: str) -> list[Round]:
     """Return what the rounds of a run without losses are."""
     return _train(overrides, Losses()).records
 

@@ -1,4 +1,4 @@
-"""Models, data sets and public samples as a user would bring them."""
+"""Models, data sets, public samples, a defense, an attack and a strategy as a user would bring them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from attacks.base import Attack, LabelSet
 from fl_app.data import Dataset, Samples
+from fl_app.strategies import FedSGD
+from fl_app.transforms import Transform, stateless
+from fl_app.types import Observation, Update
 
 
 def tiny_model(num_classes: int, in_shape: tuple[int, int, int], width: int) -> nn.Module:
@@ -28,6 +32,22 @@ def tiny_data() -> Dataset:
         return Samples(images, torch.arange(count) % 3)
 
     return Dataset.of("tiny", train=samples(60), test=samples(12), class_names=("a", "b", "c"))
+
+
+def halve() -> Transform:
+    return stateless(lambda update, ctx: {name: tensor / 2 for name, tensor in update.items()})
+
+
+def guess_labels(label: int = 1) -> Attack:
+    def attack(obs: Observation) -> LabelSet:
+        return LabelSet(labels=torch.tensor([label]))
+
+    return attack
+
+
+class HalfSteps(FedSGD):
+    def step(self, mean: Update, server_round: int) -> Update:
+        return super().step({name: tensor / 2 for name, tensor in mean.items()}, server_round)
 
 
 def many_rows() -> Dataset:

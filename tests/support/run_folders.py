@@ -197,7 +197,7 @@ def _rounds(count: int, reach: float, sparsity: float, generator: torch.Generato
             "downlink_blob_bytes": round(dense * min(1.0, sparsity * 5)) - 100,
             "clients": 10,
             "failures": [],
-            "attacked": ["0"] if number == 1 else [],
+            "attacked": [0] if number == 1 else [],
             "epsilon": None,
             "epsilon_server": None,
             "residual_norm": 1.5 * (1 - math.exp(-number / 3)),

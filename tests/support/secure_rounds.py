@@ -22,7 +22,7 @@ from fl_app.secagg import (
 )
 
 RUN = bytes(range(16))
-MODEL = bytes(range(32))
+JOB = bytes(range(32))
 UNSIGNED = ("offer", "share", "mask", "unmask")
 SIGNED = ("offer", "share", "mask", "endorse", "unmask")
 
@@ -36,7 +36,7 @@ def make_terms(clients=4, *, size=3, bound=2.0, step=0.25, threshold=None, signe
         run=more.get("run", RUN),
         round=more.get("round", 1),
         attempt=more.get("attempt", 0),
-        model=more.get("model", MODEL),
+        job=more.get("job", JOB),
         participants=participants,
         threshold=threshold or smallest_threshold(len(participants)),
         size=size,
@@ -70,7 +70,7 @@ class Cohort:
         return {
             "offer": lambda i, m: offer(m, client=i, previous=state.get(i), identity=who(i)),
             "share": lambda i, m: share(state[i], m, identity=who(i)),
-            "mask": lambda i, m: mask(state[i], m, self.vectors[i], model=MODEL),
+            "mask": lambda i, m: mask(state[i], m, self.vectors[i], job=JOB),
             "endorse": lambda i, m: endorse(state[i], m, identity=self.identities[i]),
             "unmask": lambda i, m: unmask(state[i], m, identity=who(i)),
         }

@@ -9,7 +9,7 @@ from typing import Any
 from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.plan import Planned
 from fl_app.experiments.studies.study_file import Study, read_study
-from fl_app.report.data.records import parse_run
+from fl_app.results import read_run
 
 SKELETON: dict[str, Any] = {
     "paper": "dgp",
@@ -52,9 +52,9 @@ def finished(
     raw = {"status": "finished", "config": cell.config, "attacks": list(attacks), "summary": summary}
     raw |= {"rounds": list(rounds), "versions": {"torch": "2.13.0"}}
     folder = Path("cells") / cell.name.replace(" ", "-")
-    return Measured(cell, folder, parse_run(folder, raw), raw, None)
+    return Measured(cell, folder, read_run(folder, raw), None)
 
 
 def failed(cell: Planned, reason: str) -> Measured:
     """Return a cell that has no run."""
-    return Measured(cell, Path("cells"), None, {}, reason)
+    return Measured(cell, Path("cells"), None, reason)

@@ -1,4 +1,4 @@
-"""Build the site: all pages into a new folder, which then takes the place of the old one."""
+"""Build the site: write all pages into a new folder that then replaces the old one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fl_app.experiments.site.claims_page import claims_body
+from fl_app.experiments.site.found_studies import find_studies
 from fl_app.experiments.site.gallery_page import gallery_body, gallery_part
 from fl_app.experiments.site.index_page import index_body
 from fl_app.experiments.site.merged_claims import MergedClaim, claims_json, merge_claims
 from fl_app.experiments.site.places import Places, link, plan_places
 from fl_app.experiments.site.study_page import study_body
-from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
 from fl_app.report import compare_runs, comparison_rows, find_runs, write_frontier, write_report
 from fl_app.report.data.comparison import ComparisonRow
-from fl_app.report.data.runs import RESULT
 from fl_app.report.markup import Child, element
 from fl_app.report.pages.frontier_section import frontier_section
+from fl_app.results import RESULT
+from fl_app.results.study import STUDY, StudyResult
 
 _MARK = ".fl-app-site"
 """A file that says that a folder is a site, so that it may be replaced."""
@@ -51,7 +52,7 @@ def build_site(paths: Sequence[Path], out: Path, say: Callable[[str], None] = la
 
 
 def _write_all(
-    studies: Sequence[StudyRecord], runs: Sequence[Path], places: Places, say: Callable[[str], None]
+    studies: Sequence[StudyResult], runs: Sequence[Path], places: Places, say: Callable[[str], None]
 ) -> None:
     for run in runs:
         _copy_report(run, places, say)
@@ -88,11 +89,11 @@ def _copy_report(run: Path, places: Places, say: Callable[[str], None]) -> None:
 
 
 def _write_study(
-    study: StudyRecord, claims: Sequence[MergedClaim], rows: Sequence[ComparisonRow], places: Places
+    study: StudyResult, claims: Sequence[MergedClaim], rows: Sequence[ComparisonRow], places: Places
 ) -> None:
     page = places.study(study)
     mine = [claim for claim in claims if claim.study is study]
-    cells = {cell.folder for cell in study.cells}
+    cells = {study.folder_of(cell) for cell in study.cells}
     of_cells = [row for row in rows if any(run.folder.resolve() in cells for run in row.runs)]
     pictures = gallery_part(of_cells, places, page.parent)
     gallery = [element("h2", "What the attacker saw"), *pictures] if pictures else None
@@ -100,9 +101,10 @@ def _write_study(
     places.write(page, study.heading, study_body(study, mine, places, files, gallery))
 
 
-def _copy_files(study: StudyRecord, folder: Path) -> dict[Path, Path]:
+def _copy_files(study: StudyResult, folder: Path) -> dict[Path, Path]:
     table = study.folder / "table.csv"
-    named = [file for figure in study.figures for file in (figure.picture, figure.svg) if file is not None]
+    names = [name for figure in study.figures for name in (figure.file, figure.svg)]
+    named = [file for name in names if (file := study.file(name)) is not None]
     files = [*named, *([table] if table.is_file() else [])]
     copies: dict[Path, Path] = {}
     for number, file in enumerate(files, 1):

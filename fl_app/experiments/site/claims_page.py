@@ -1,16 +1,17 @@
-"""All claims in one table, those that do not hold first."""
+"""Page of all claims in one table, those that do not hold first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, verdict_counts
+from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.study_page import claim_words
-from fl_app.experiments.site.study_records import FAILS, HOLDS, OPEN, UNKNOWN
 from fl_app.experiments.site.verdict_words import verdict_mark, verdict_marks
+from fl_app.experiments.studies.claims import LEVEL
 from fl_app.report.data.formats import DASH
 from fl_app.report.markup import Child, element, table
+from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN
 
 _ORDER = (FAILS, OPEN, HOLDS, UNKNOWN)
 

@@ -1,4 +1,4 @@
-"""What attackers saw: of every configuration, the image that leaked most."""
+"""Page of leaked images: the one that leaked most of every configuration."""
 
 from __future__ import annotations
 

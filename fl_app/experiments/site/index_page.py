@@ -1,20 +1,20 @@
-"""The first page: by paper, what was measured, what became of its claims, and what is not reproduced."""
+"""First page of the site, by paper: measurements, verdicts, and what is not reproduced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
 from fl_app.experiments.site.places import Places, link
-from fl_app.experiments.site.study_records import FAILS, HOLDS, StudyRecord
 from fl_app.experiments.site.verdict_words import verdict_marks
 from fl_app.report.markup import Child, Html, element
+from fl_app.results.study import FAILS, HOLDS, StudyResult
 
 
 def index_body(
-    studies: Sequence[StudyRecord], claims: Sequence[MergedClaim], places: Places, picture: Path | None
+    studies: Sequence[StudyResult], claims: Sequence[MergedClaim], places: Places, picture: Path | None
 ) -> list[Child]:
     """Return the content of the page; ``picture`` is the frontier, if there is one."""
     return [
@@ -36,7 +36,7 @@ def index_body(
 
 
 def _paper(
-    key: str, studies: Sequence[StudyRecord], claims: Sequence[MergedClaim], places: Places
+    key: str, studies: Sequence[StudyResult], claims: Sequence[MergedClaim], places: Places
 ) -> list[Child]:
     mine = [study for study in studies if study.paper == key]
     missing = [f"{study.what}, scale {study.scale}: {reason}" for study in mine for reason in study.missing]
@@ -52,7 +52,7 @@ def _paper(
     ]
 
 
-def _card(study: StudyRecord, claims: Sequence[MergedClaim], places: Places) -> Html:
+def _card(study: StudyResult, claims: Sequence[MergedClaim], places: Places) -> Html:
     counts = verdict_counts(claim for claim in claims if claim.study is study)
     tone = "open" if counts[FAILS] else "shut" if counts[HOLDS] == sum(counts.values()) > 0 else ""
     done = sum(cell.status == "finished" for cell in study.cells)

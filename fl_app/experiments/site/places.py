@@ -1,4 +1,4 @@
-"""Where everything lies in the site, and what leads from one page to another."""
+"""Paths and navigation of the site."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_app.experiments.site.study_records import StudyRecord
 from fl_app.report.markup import Child, Html, element, page, relative_link
+from fl_app.results.study import StudyResult
 
 _PAGES = {
     "index.html": "Experiments",
@@ -30,7 +30,7 @@ class Places:
     reports: Mapping[Path, Path]
     """By the run's folder: its report."""
 
-    def study(self, study: StudyRecord) -> Path:
+    def study(self, study: StudyResult) -> Path:
         """Return the page of an experiment."""
         return self.studies[study.folder]
 
@@ -39,7 +39,7 @@ class Places:
         return self.reports.get(run.resolve())
 
     def links(self, path: Path) -> Html:
-        """Return what leads from a page to the main ones."""
+        """Return the navigation from a page to the main ones."""
         here = path.relative_to(self.root).as_posix()
         return element(
             "nav",
@@ -61,7 +61,7 @@ class Places:
         path.write_text(page(title, [self.links(path), body], wide=True), encoding="utf-8")
 
 
-def plan_places(root: Path, studies: Sequence[StudyRecord], runs: Sequence[Path]) -> Places:
+def plan_places(root: Path, studies: Sequence[StudyResult], runs: Sequence[Path]) -> Places:
     """Give every experiment and every run a place of its own."""
     pages: dict[Path, Path] = {}
     for study in studies:

@@ -1,4 +1,4 @@
-"""All experiments as one Markdown file: tables, verdicts, how each was run, and words of a reader's own.
+"""All experiments as one Markdown file: tables, verdicts, commands, and an author's remarks.
 
 Paragraphs that begin with "In words:" are kept, each with its experiment; all else is made anew from
 `study.json` files.
@@ -11,12 +11,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim, merge_claims, verdict_counts
-from fl_app.experiments.site.papers import in_order, paper_name
+from fl_app.experiments.papers import in_order, paper_name
+from fl_app.experiments.site.found_studies import find_studies
+from fl_app.experiments.site.merged_claims import MergedClaim, merge_claims, verdict_counts
 from fl_app.experiments.site.study_page import claim_words
-from fl_app.experiments.site.study_records import STUDY, StudyRecord, find_studies
+from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.study_file import VARIANT
-from fl_app.experiments.studies.table import markdown_rows
+from fl_app.report.markdown import markdown_rows
+from fl_app.results.study import STUDY, StudyResult
 
 WORDS = "In words: "
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
@@ -24,7 +26,7 @@ _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def write_results(paths: Sequence[Path], file: Path) -> Path:
-    """Write what all experiments below ``paths`` found to ``file``; figures go into a folder beside it."""
+    """Write the findings of all experiments below ``paths`` to ``file``, figures in a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
     studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
@@ -50,12 +52,12 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
     return file
 
 
-def _key(study: StudyRecord) -> str:
+def _key(study: StudyResult) -> str:
     return f"{study.name}-{study.scale}"
 
 
 def _kept_words(file: Path) -> dict[str, str]:
-    """Return the paragraphs of an earlier file that somebody wrote, by experiment."""
+    """Return the hand-written paragraphs of an earlier file, by experiment."""
     if not file.exists():
         return {}
     _, *parts = _ANCHOR.split(file.read_text(encoding="utf-8"))
@@ -68,20 +70,24 @@ def _opening(claims: Sequence[MergedClaim]) -> str:
     return "\n\n".join(
         [
             "# Results",
-            "Every table and figure of the papers, as measured: ours, and in brackets the paper's. Made by "
-            "`fl-app-report --results FILE multirun` from what the commands below left there; only the "
-            f'paragraphs that begin with "{WORDS.strip()}" are written by hand.',
+            "This page shows every table and figure of the papers as we measured it, with the paper's "
+            "numbers in brackets. `fl-app-report --results FILE multirun` writes it from the results of the "
+            f'commands below; only the paragraphs that begin with "{WORDS.strip()}" are written by hand.',
             f"{len(claims)} claims: {counts}. A claim holds if its probability by chance, after Holm's "
             f"correction for the tested claims of all experiments, is at most {LEVEL}. "
-            "[studies.md](studies.md) says what is tested, and how.",
+            "[studies.md](studies.md) describes the tests.",
         ]
     )
 
 
-def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
+def _section(study: StudyResult, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
     done = sum(cell.status == "finished" for cell in study.cells)
     facts = [f"`{study.command}`", f"{done} of {len(study.cells)} cells"]
-    facts += [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(study.seeds)}"] if study.seeds else []
+    facts += (
+        [f"seed{'s' if len(study.seeds) > 1 else ''} {', '.join(map(str, study.seeds))}"]
+        if study.seeds
+        else []
+    )
     facts.append(f"measured {study.measured}")
     table = study.folder / "table.md"
     parts = [
@@ -89,7 +95,7 @@ def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | Non
         " · ".join(facts),
         study.honest,
         *study.notes,
-        table.read_text(encoding="utf-8").strip() if table.is_file() and study.lines else "",
+        table.read_text(encoding="utf-8").strip() if table.is_file() and study.table.rows else "",
         *_figures(study, pictures),
         _claims(claims),
         words or "",
@@ -98,16 +104,16 @@ def _section(study: StudyRecord, claims: Sequence[MergedClaim], words: str | Non
     return "\n\n".join(part for part in parts if part)
 
 
-def _figures(study: StudyRecord, pictures: Path) -> list[str]:
+def _figures(study: StudyResult, pictures: Path) -> list[str]:
     """Copy the figures of a study that is one of the paper's figures, and return what shows them."""
     if not study.what.startswith("Fig"):
         return []
     shown = []
     for number, figure in enumerate(study.figures, 1):
-        if figure.picture is not None:
+        if (picture := study.file(figure.file)) is not None:
             pictures.mkdir(parents=True, exist_ok=True)
             copy = pictures / f"{_key(study)}-{number}.png"
-            shutil.copyfile(figure.picture, copy)
+            shutil.copyfile(picture, copy)
             shown.append(f"![{figure.title}]({copy.relative_to(pictures.parent).as_posix()})")
     return shown
 
@@ -118,7 +124,7 @@ def _claims(claims: Sequence[MergedClaim]) -> str:
     return markdown_rows(rows) if claims else ""
 
 
-def _missing(study: StudyRecord) -> str:
+def _missing(study: StudyResult) -> str:
     return (
         "\n".join(["Not reproduced:", "", *(f"- {line}" for line in study.missing)]) if study.missing else ""
     )

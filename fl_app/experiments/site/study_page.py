@@ -1,32 +1,32 @@
-"""The page of one experiment: ours beside the paper's numbers, verdicts, figures, and how it was run."""
+"""Page of one experiment: our numbers beside the paper's, verdicts, figures and the command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_app.experiments.site.merged_claims import LEVEL, MergedClaim
-from fl_app.experiments.site.papers import paper_name
+from fl_app.experiments.papers import paper_name
+from fl_app.experiments.site.merged_claims import MergedClaim
 from fl_app.experiments.site.places import Places, link
-from fl_app.experiments.site.study_records import (
-    FAILS,
-    HOLDS,
-    FigureRecord,
-    Measurement,
-    StudyRecord,
-    TableLine,
-)
 from fl_app.experiments.site.verdict_words import verdict_mark
+from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.table import SIGNS, show_value
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.markup import Child, Html, details, element, table
 from fl_app.report.pages.panels import panel
+from fl_app.results.study import (
+    FAILS,
+    HOLDS,
+    Place,
+    StudyLine,
+    StudyResult,
+)
 
 _ARROWS = {"lower": " ↓", "higher": " ↑"}
 
 
 def study_body(
-    study: StudyRecord,
+    study: StudyResult,
     claims: Sequence[MergedClaim],
     places: Places,
     files: dict[Path, Path],
@@ -35,7 +35,7 @@ def study_body(
     """Return the content of the page; ``files`` says where the experiment's files were copied to."""
     base = places.study(study).parent
     facts = [f"scale {study.scale}", f"measured {study.measured}"]
-    facts += [f"seeds {', '.join(study.seeds)}"] if study.seeds else []
+    facts += [f"seeds {', '.join(map(str, study.seeds))}"] if study.seeds else []
     return [
         element("p", f"{paper_name(study.paper)}, {study.what}", class_="eyebrow"),
         element("h1", study.title or study.what),
@@ -44,14 +44,14 @@ def study_body(
         [element("p", note, class_="muted") for note in study.notes],
         _claims(claims),
         _table(study, base, files),
-        _figures(study.figures, base, files),
+        _figures(study, base, files),
         gallery,
         _list("Not reproduced", study.missing),
         _cells(study, places, base),
     ]
 
 
-def _banners(study: StudyRecord) -> list[Child]:
+def _banners(study: StudyResult) -> list[Child]:
     unfinished = "Not all of its runs are finished: what they would say is missing."
     return [
         element("div", element("p", study.honest), class_="banner") if study.honest else None,
@@ -85,7 +85,7 @@ def _claim(merged: MergedClaim) -> Html:
 
 
 def claim_words(merged: MergedClaim) -> str:
-    """Return what the experiment itself found, and how sure that is among all claims."""
+    """Return the finding of the experiment, with its significance among all claims."""
     among = "" if merged.p_all is None else f"p = {merged.p_all:.2g} among all claims"
     words = [merged.claim.words, among]
     if merged.verdict != merged.claim.verdict:
@@ -93,15 +93,15 @@ def claim_words(merged: MergedClaim) -> str:
     return "; ".join(part for part in words if part)
 
 
-def _table(study: StudyRecord, base: Path, files: dict[Path, Path]) -> list[Child]:
-    if not study.lines:
+def _table(study: StudyResult, base: Path, files: dict[Path, Path]) -> list[Child]:
+    if not study.table.rows:
         return []
-    names = max(len(line.name) for line in study.lines)
-    rows = [[*_title(line, names), *_places(line)] for line in study.lines]
+    names = max(len(line.name) for line in study.table.rows)
+    rows = [[*_title(line, names), *_places(line)] for line in study.table.rows]
     absent = [
         f"{' '.join(line.name)}, {column}: {place.missing}"
-        for line in study.lines
-        for column, place in zip(study.columns, line.ours, strict=True)
+        for line in study.table.rows
+        for column, place in zip(study.table.columns, line.ours, strict=True)
         if place.missing
     ]
     copy = files.get(study.folder / "table.csv")
@@ -114,20 +114,20 @@ def _table(study: StudyRecord, base: Path, files: dict[Path, Path]) -> list[Chil
             link("As CSV", copy, base) if copy else None,
             class_="muted",
         ),
-        table([*[""] * names, *study.columns], rows, words=names),
+        table([*[""] * names, *study.table.columns], rows, words=names),
         details("What is missing, and why", element("ul", [element("li", words) for words in absent]))
         if absent
         else None,
     ]
 
 
-def _title(line: TableLine, names: int) -> list[Child]:
+def _title(line: StudyLine, names: int) -> list[Child]:
     words = list(line.name) or [""]
     words[-1] += _ARROWS.get(line.better, "")
     return [*words, *[""] * (names - len(words))]
 
 
-def _places(line: TableLine) -> list[Child]:
+def _places(line: StudyLine) -> list[Child]:
     return [
         element(
             "span",
@@ -142,7 +142,7 @@ def _places(line: TableLine) -> list[Child]:
     ]
 
 
-def _ours(line: TableLine, place: Measurement) -> Html:
+def _ours(line: StudyLine, place: Place) -> Html:
     if place.words:
         return element("span", place.words)
     spread = "" if place.sd is None or place.mean is None else f" ± {show_value(line, place.sd)}"
@@ -150,23 +150,23 @@ def _ours(line: TableLine, place: Measurement) -> Html:
     return element("b", SIGNS[place.mark] + (mean.removesuffix(" %") if spread else mean) + spread)
 
 
-def _figures(figures: Sequence[FigureRecord], base: Path, files: dict[Path, Path]) -> list[Child]:
+def _figures(study: StudyResult, base: Path, files: dict[Path, Path]) -> list[Child]:
     panels = [
         panel(
             figure.title,
-            element("img", class_="chart paper", src=png_uri(figure.picture.read_bytes()), alt=figure.title),
+            element("img", class_="chart paper", src=png_uri(picture.read_bytes()), alt=figure.title),
             element(
                 "p",
                 [
                     [link(kind, files[file], base), " "]
-                    for kind, file in (("PNG", figure.picture), ("SVG", figure.svg))
+                    for kind, file in (("PNG", picture), ("SVG", study.file(figure.svg)))
                     if file is not None
                 ],
                 class_="muted",
             ),
         )
-        for figure in figures
-        if figure.picture is not None
+        for figure in study.figures
+        if (picture := study.file(figure.file)) is not None
     ]
     return [element("h2", "Figures"), element("div", panels, class_="charts loose figures")] if panels else []
 
@@ -175,12 +175,12 @@ def _list(title: str, lines: Sequence[str]) -> list[Child]:
     return [element("h2", title), element("ul", [element("li", line) for line in lines])] if lines else []
 
 
-def _cells(study: StudyRecord, places: Places, base: Path) -> list[Child]:
+def _cells(study: StudyResult, places: Places, base: Path) -> list[Child]:
     rows: list[list[Child]] = []
     for cell in study.cells:
-        report = places.report(cell.folder)
+        report = places.report(study.folder_of(cell))
         name = link(cell.name, report, base) if report else cell.name
-        rows.append([name, cell.part, cell.status, cell.reason])
+        rows.append([name, cell.part, cell.status, cell.reason or ""])
     versions = [[name, version] for name, version in study.versions.items()]
     return [
         element("h2", "How it was run"),

@@ -1,18 +1,18 @@
-"""Verdicts as a reader sees them: a sign, a word and a colour, none of which is needed for the others."""
+"""Verdicts as shown to a reader: a sign, a word and a colour, each sufficient by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fl_app.experiments.site.study_records import FAILS, HOLDS, OPEN, UNKNOWN
 from fl_app.report.data.formats import DASH
 from fl_app.report.markup import Html, element
+from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN, Verdict
 
 _SIGNS = {HOLDS: "✓", FAILS: "✗", OPEN: "?", UNKNOWN: DASH}
 _CLASSES = {HOLDS: "shut", FAILS: "open"}
 
 
-def verdict_mark(verdict: str, count: int | None = None) -> Html:
+def verdict_mark(verdict: Verdict, count: int | None = None) -> Html:
     """Return a verdict, with how many have it."""
     words = verdict if count is None else f"{count} {_many(verdict, count)}"
     return element(
@@ -20,11 +20,11 @@ def verdict_mark(verdict: str, count: int | None = None) -> Html:
     )
 
 
-def verdict_marks(counts: Mapping[str, int]) -> Html:
+def verdict_marks(counts: Mapping[Verdict, int]) -> Html:
     """Return those verdicts that some claim has."""
     found = [verdict_mark(verdict, count) for verdict, count in counts.items() if count]
     return element("p", found or "no claims", class_="verdicts")
 
 
-def _many(verdict: str, count: int) -> str:
+def _many(verdict: Verdict, count: int) -> str:
     return verdict if count == 1 else {HOLDS: "hold", FAILS: "do not hold"}.get(verdict, verdict)

@@ -1,4 +1,4 @@
-"""What the cells say about a claim: a verdict, and the numbers in words.
+"""Verdict on a claim, with its numbers in words.
 
 Images and attacked updates are many, so the signs of their differences are tested; seeds are
 few, so Student's test is taken. All tests of a study are judged together (Holm).
@@ -9,27 +9,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_app.experiments.studies.measured import Key, Measured, Selection, average, select
 from fl_app.experiments.studies.significance import holm, sign_flip_p, student_interval, student_p
 from fl_app.experiments.studies.study_file import Claim
 from fl_app.report.data.formats import format_count
+from fl_app.results import study
+from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN, StudyClaim
 
 LEVEL = 0.05
 LEAST = {"image": 20, "update": 20, "seed": 3}
-"""How many units a test needs before it says anything."""
-HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "not decided", "not measured"
+"""Smallest number of units for a test."""
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and what was found."""
+    """A claim with its verdict."""
 
     claim: Claim
-    verdict: str
+    verdict: study.Verdict
     words: str
     left: float | None = None
     right: float | None = None
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def unit(self) -> str:
-        """What the differences are of."""
+        """Noun for the units of the differences."""
         return _unit(self.claim)
 
 
@@ -53,7 +53,7 @@ def judge(claims: Sequence[Claim], cells: Sequence[Measured]) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What is known of a claim before all are judged together."""
+    """Findings on a claim before all are judged together."""
 
     verdict: Verdict
     right_way: bool = False
@@ -93,7 +93,7 @@ def _compare(claim: Claim, cells: Sequence[Measured]) -> _Finding:
 
 
 def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding:
-    """Compare two numbers as they are: counted ones, or the least and greatest of many."""
+    """Compare two numbers without a test: counts, or the least and greatest of many."""
     a = taken(left, claim.left.take)
     b = claim.bound if right is None or claim.right is None else taken(right, claim.right.take)
     gains = _gains(claim, [a - (b or 0.0)]) if right is not None else _gains(claim, [a])
@@ -220,17 +220,17 @@ def _unit(claim: Claim) -> str:
     return "seed" if claim.left.metric is None else claim.left.metric.unit
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def study_claim(verdict: Verdict) -> StudyClaim:
     """Return a verdict as study.json has it."""
-    return {
-        "name": verdict.claim.name,
-        "text": verdict.claim.text,
-        "verdict": verdict.verdict,
-        "words": verdict.words,
-        "left": verdict.left,
-        "right": verdict.right,
-        "n": verdict.n,
-        "unit": verdict.unit,
-        "p": verdict.p,
-        "p_holm": verdict.p_holm,
-    }
+    return StudyClaim(
+        name=verdict.claim.name,
+        text=verdict.claim.text,
+        verdict=verdict.verdict,
+        words=verdict.words,
+        left=verdict.left,
+        right=verdict.right,
+        n=verdict.n,
+        unit=verdict.unit,
+        p=verdict.p,
+        p_holm=verdict.p_holm,
+    )

@@ -1,4 +1,4 @@
-"""The figures of a study, as data first and then drawn: lines, dots, bars, distributions, galleries."""
+"""Figures of a study, first as data and then drawn: lines, dots, bars, distributions, galleries."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.experiments.studies.measured import Measured, attacked, curves, in_form, searches, select
-from fl_app.experiments.studies.metrics import at_iteration
+from fl_app.experiments.studies.metrics import at_iteration, read_part
 from fl_app.experiments.studies.plan import fits, value_of
 from fl_app.experiments.studies.selector import Selector
 from fl_app.experiments.studies.study_file import FigureOrder
 from fl_app.report.charts.canvas import Theme, blank_chart, shorten, tick_writer, write_percent
-from fl_app.report.charts.plots import Curve, Point, chart_looks, draw_curves, label_points, legend_below
+from fl_app.report.charts.plots import (
+    Curve,
+    Point,
+    chart_looks,
+    draw_curves,
+    draw_points,
+    label_points,
+    legend_below,
+)
 from fl_app.report.charts.tiles import read_tiles
+from fl_app.results import Histogram, Weights
 
 _COLUMNS = 8
 """Of a search's images, at most."""
 _BINS = 40
 _BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
-"""What the histograms of result.json are of."""
+"""Axis titles of the histograms of result.json."""
 _SHARES = ("trace.tokens", "accuracy", "best_accuracy", "balanced_accuracy", "validation_accuracy", "wer")
 
 
@@ -70,12 +79,12 @@ class Drawn:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """True if there is nothing to draw."""
         return not (self.curves or self.points or self.bars or self.samples or self.densities or self.gallery)
 
 
 def gather(order: FigureOrder, cells: Sequence[Measured]) -> Drawn:
-    """Read what a figure shows."""
+    """Read the data of a figure."""
     groups = _series(order, cells)
     if order.kind == "gallery":
         by_iteration = order.series == ("iteration",)
@@ -239,13 +248,11 @@ def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> 
 
 def _binned(cell: Measured, counts: Selector | None) -> tuple[Sequence[float], Sequence[float]] | None:
     """Return the edges of a run's histogram, and which share of its values lies below each."""
-    node: Any = cell.raw
-    for key in _path(counts).split(".")[:-1]:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    if not isinstance(node, Mapping) or not sum(node.get("counts") or []):
+    node = None if cell.run is None else read_part(cell.run, _path(counts).split(".")[:-1])
+    if not isinstance(node, Histogram | Weights) or not sum(node.counts):
         return None
-    below = np.cumsum([0, *node["counts"]])
-    return node["edges"], (below / below[-1]).tolist()
+    below = np.cumsum([0, *node.counts])
+    return node.edges, (below / below[-1]).tolist()
 
 
 def _path(selector: Selector | None) -> str:
@@ -276,12 +283,12 @@ def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Ga
             for attack in in_form(cell, attacked(cell, order.select), adaptive):
                 if adaptive and not attack.adaptive and len(forms) > 1:
                     continue  # there was nothing to adapt to: shown once
-                place = (attack.client, attack.round)
-                for position, tile in enumerate(read_tiles(attack.truth)):
+                place = (attack.sender, attack.round)
+                for position, tile in enumerate(read_tiles(attack.file("truth"))):
                     originals.setdefault((*place, position), tile)
-                for position, tile in enumerate(read_tiles(attack.images)):
-                    known = position < len(attack.ssim) and attack.ssim[position] is not None
-                    caption = f"SSIM {attack.ssim[position]:.2f}" if known else ""
+                for position, tile in enumerate(read_tiles(attack.file("images"))):
+                    ssim = attack.scores("ssim")[position : position + 1]
+                    caption = f"SSIM {ssim[0]:.2f}" if ssim and ssim[0] is not None else ""
                     strips.setdefault(name, {})[*place, position] = tile, caption
     if not strips or not originals:
         return None
@@ -303,7 +310,7 @@ def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
             continue
         found = in_form(cell, attacked(cell, order.select), order.select.form == "adaptive")
         for attack in found[: order.limit]:
-            tiles, truth = read_tiles(attack.trace_images), read_tiles(attack.truth)
+            tiles, truth = read_tiles(attack.file("trace_images")), read_tiles(attack.file("truth"))
             if truth and attack.trace and len(tiles) == len(attack.trace):
                 snapshots = zip(attack.trace, tiles, strict=True)
                 named = ", ".join(at for axis, at in cell.planned.at.items() if axis != "seed")
@@ -325,20 +332,7 @@ def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
 
 
 def _draw_points(figure: Figure, axes: Axes, drawn: Drawn, theme: Theme) -> None:
-    for point, (color, marker, _) in zip(drawn.points, chart_looks(theme), strict=False):
-        axes.errorbar(
-            point.x,
-            point.y,
-            xerr=point.x_spread or None,
-            yerr=point.y_spread or None,
-            color=color,
-            marker=marker,
-            markersize=8,
-            markeredgecolor=theme.ground,
-            capsize=3,
-            linestyle="none",
-        )
-    axes.margins(x=0.16, y=0.16)
+    draw_points(axes, drawn.points, theme)
     x = drawn.order.x
     axes.set(xlabel=_name(x if isinstance(x, Selector) else None), ylabel=_name(drawn.order.y))
     label_points(figure, axes, drawn.points, theme)

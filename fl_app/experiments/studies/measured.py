@@ -1,4 +1,4 @@
-"""From finished cells to values by unit: what a selector reads, and the reason where there is nothing.
+"""Values of finished cells by unit, as a selector reads them, with a reason where there are none.
 
 A value's key is its repetition (the seed, and what the selector goes ``over``) and its unit: the
 image (client, round, place in the batch), the attacked update (client, round), or of a run's own
@@ -8,7 +8,6 @@ cell that is missing on one side does not shift the other.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +24,12 @@ from fl_app.experiments.studies.metrics import (
 )
 from fl_app.experiments.studies.plan import Planned, ambiguity, fits, value_of
 from fl_app.experiments.studies.selector import Selector
-from fl_app.report import load_run
-from fl_app.report.data.records import Attack, Run
+from fl_app.results import Attack, Run, load_run
 
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
 GAVE_UP = ("the attack gave up", "refused:")
-"""How notes begin that say why an attack has no result."""
+"""Beginnings of notes that say why an attack has no result."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,8 @@ class Measured:
     planned: Planned
     folder: Path
     run: Run | None
-    raw: Mapping[str, Any]
     reason: str | None
-    """Why it is not finished."""
+    """Reason why it is not finished."""
 
     @property
     def status(self) -> str:
@@ -58,9 +55,9 @@ class Selection:
     unit: str
     values: Mapping[Key, float] = field(default_factory=dict)
     form: str | None = None
-    """Which attacker's, where there are two."""
+    """Attacker's form, where there are two."""
     not_found: int = 0
-    """How many images have no value because the attack did not find them."""
+    """Number of images without a value because the attack did not find them."""
     missing: str | None = None
 
     def by_unit(self) -> dict[tuple[Any, ...], float]:
@@ -71,8 +68,8 @@ class Selection:
 def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
     """Read a cell's folder; ``reason`` says why it is not finished, if it is not."""
     if reason is not None:
-        return Measured(planned, folder, None, {}, reason)
-    return Measured(planned, folder, load_run(folder), json.loads((folder / "result.json").read_text()), None)
+        return Measured(planned, folder, None, reason)
+    return Measured(planned, folder, load_run(folder), None)
 
 
 def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
@@ -84,7 +81,7 @@ def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], flo
 
 
 def select(cells: Sequence[Measured], selector: Selector) -> Selection:
-    """Read what a selector names; it must be one kind of cell, and a metric."""
+    """Read the values that a selector names; it must name one kind of cell, and a metric."""
     metric = _metric(selector)
     named = [cell for cell in cells if fits(cell.planned, selector)]
     if not named:
@@ -99,7 +96,7 @@ def select(cells: Sequence[Measured], selector: Selector) -> Selection:
 
 
 def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
-    """Return a metric's values by round: one a repetition, or of attacks one an attacked update or image."""
+    """Return a metric's values by round: one per repetition, or per attacked update or image."""
     found: dict[int, list[float]] = {}
     for cell in cells:
         if cell.run is not None and fits(cell.planned, selector):
@@ -115,7 +112,7 @@ def curves(cells: Sequence[Measured], selector: Selector) -> dict[int, list[floa
 
 
 def searches(cells: Sequence[Measured], selector: Selector) -> dict[int, list[float]]:
-    """Return a metric's values, one a search, by iteration; who has ended before stays where it is."""
+    """Return a metric's values by iteration, one per search; a search that ended keeps its last value."""
     found = [read_trace(_metric(selector), attack) for attack in _in_selected_form(cells, selector)]
     steps = sorted({step for search in found for step in search})
     known = {step: [at_iteration(search, step) for search in found] for step in steps}
@@ -123,7 +120,7 @@ def searches(cells: Sequence[Measured], selector: Selector) -> dict[int, list[fl
 
 
 def sentence(cells: Sequence[Measured], selector: Selector, *, original: bool) -> str | None:
-    """Return what a search had read of a sentence, or the sentence; None unless exactly one was attacked."""
+    """Return a search's reading of a sentence, or the sentence; None unless exactly one was attacked."""
     found = [attack.sentence for attack in _in_selected_form(cells, selector)]
     if len(found) != 1 or found[0] is None:
         return None
@@ -153,12 +150,12 @@ def attacked(cell: Measured, selector: Selector) -> list[Attack]:
         update = "defended"  # there is one update, and it is called so
     found = [
         attack
-        for attack in cell.run.attacks
+        for attack in cell.run.comparisons
         if attack.name == method
         and attack.update == update
         and selector.labels in ("any", attack.labels_from)
         and selector.broadcaster in (None, attack.broadcaster)
-        and (selector.client is None or attack.client == str(selector.client))
+        and (selector.client is None or attack.sender == selector.client)
     ]
     last = max((attack.round or 0 for attack in found), default=0)
     if selector.round is None:
@@ -170,7 +167,7 @@ def attacked(cell: Measured, selector: Selector) -> list[Attack]:
 
 
 def in_form(cell: Measured, attacks: Iterable[Attack], adaptive: bool) -> list[Attack]:
-    """Return the attacks of one form; who has nothing to adapt to is both."""
+    """Return the attacks of one form; an attack with nothing to adapt to counts as both."""
     attacks = list(attacks)
     found = [attack for attack in attacks if attack.adaptive == adaptive]
     asked = cell.planned.config["attack"].get("adaptive")
@@ -194,10 +191,10 @@ def _of_runs(cells: Sequence[Measured], selector: Selector, metric: Metric) -> S
         if cell.run is None:
             continue
         if selector.round is None:
-            value = read_run(metric, cell.run, cell.raw)
+            value = read_run(metric, cell.run)
         else:
             rounds = read_rounds(metric, cell.run)
-            named = {"last": max(rounds, default=None), "best": cell.run.best_round}
+            named = {"last": max(rounds, default=None), "best": cell.run.totals.best_round}
             wanted = named[selector.round] if isinstance(selector.round, str) else selector.round
             value = rounds.get(wanted) if isinstance(wanted, int) else None
         if value is not None:
@@ -226,7 +223,7 @@ def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adap
         for attack in in_form(cell, attacked(cell, selector), adaptive):
             notes += attack.notes
             for position, value in enumerate(read_attack(metric, attack, selector.iteration)):
-                place = (attack.client or "sum", attack.round or 0)
+                place = ("sum" if attack.sender is None else str(attack.sender), attack.round or 0)
                 key = repetition, (*place, position) if metric.unit == "image" else place
                 if key in values:
                     return Selection(metric.unit, missing="attacked twice: say labels: granted or inferred")

@@ -1,13 +1,13 @@
-"""What can be read of a finished run, by name: of every image, of every attacked update, or of the run."""
+"""Metrics of a finished run by name: per image, per attacked update, or per run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_app.config.compose import ConfigError, nearest
-from fl_app.report.data.records import Attack, Run
+from fl_app.results import Attack, Row, Run
 
 IMAGE_METRICS = ("psnr", "ssim", "lpips", "mse")
 _LOWER_LEAKS_MORE = (
@@ -20,39 +20,47 @@ TRACED = ("mse", "distance", "tokens", "layers")
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity; its ``unit`` is what one value of it belongs to: an image, an update or a seed."""
+    """One quantity; its ``unit`` is the owner of one value: an image, an update or a seed."""
 
     name: str
     unit: str
     counted: bool = False
-    """Whether it follows from the settings alone, so that there is nothing to test."""
+    """True if it follows from the settings alone, so that there is nothing to test."""
 
     @property
     def lower_leaks_more(self) -> bool:
-        """Whether a lower value is worse for the user."""
+        """True if a lower value is worse for the user."""
         return self.name in _LOWER_LEAKS_MORE or self.name.startswith("trace.layers.")
 
     @property
     def traced(self) -> bool:
-        """Whether it is known of every snapshot of a search."""
+        """True if every snapshot of a search has it."""
         return self.name.startswith("trace.")
 
     @property
     def may_not_be_found(self) -> bool:
-        """Whether no value says that the attack did not find what it sought."""
+        """True if a missing value means that the attack found nothing."""
         return self.unit == "image" or self.name in _NEVER_REACHED
+
+
+def _total(name: str) -> Callable[[Run], float | None]:
+    def total(run: Run) -> float | None:
+        value: float | None = getattr(run.totals, name)
+        return value
+
+    return total
 
 
 def _mean_bytes(of: str) -> Callable[[Run], float | None]:
     def per_client(run: Run) -> float | None:
-        total, answers = getattr(run, of), sum(r.clients or 0 for r in run.rounds)
+        total, answers = getattr(run.totals, of), sum(r.clients or 0 for r in run.rounds)
         return None if total is None or not answers else total / answers
 
     return per_client
 
 
 def _compression(run: Run) -> float | None:
-    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    up, down, dense = run.totals.uplink_bytes, run.totals.downlink_bytes, run.totals.dense_bytes
     return None if up is None or down is None or dense is None or not up + down else dense / (up + down)
 
 
@@ -63,25 +71,25 @@ def _residual_square(run: Run) -> float | None:
 
 _OF_RUN: dict[str, Callable[[Run], float | None]] = {
     **{
-        name: lambda run, name=name: getattr(run, name)  # type: ignore[misc]
+        name: _total(name)
         for name in ("accuracy", "best_accuracy", "balanced_accuracy", "auroc", "wer", "seconds")
     },
     "residual_square": _residual_square,
-    "best_round": lambda run: None if run.best_round is None else float(run.best_round),
+    "best_round": lambda run: None if run.totals.best_round is None else float(run.totals.best_round),
     "loss": lambda run: next((r.loss for r in reversed(run.rounds) if r.loss is not None), None),
 }
 _COUNTED: dict[str, Callable[[Run], float | None]] = {
     **{
-        name: lambda run, name=name: getattr(run, name)  # type: ignore[misc]
+        name: _total(name)
         for name in (
             "uplink_bytes",
             "downlink_bytes",
             "dense_bytes",
             "epsilon",
             "epsilon_server",
-            "parameters",
         )
     },
+    "parameters": lambda run: run.model.parameters,
     "uplink_per_client": _mean_bytes("uplink_bytes"),
     "downlink_per_client": _mean_bytes("downlink_bytes"),
     "compression": _compression,
@@ -105,7 +113,7 @@ _OF_ROUND = (
     "validation_accuracy",
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
-"""Bytes up to a round over all clients, drawn or not: what the training costs one of them on average."""
+"""Bytes up to a round over all clients, drawn or not: the mean cost of training for one of them."""
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 
@@ -131,7 +139,7 @@ def metric_of(name: Any, place: str) -> Metric:
     )
 
 
-def read_run(metric: Metric, run: Run, raw: Mapping[str, Any]) -> float | None:
+def read_run(metric: Metric, run: Run) -> float | None:
     """Return a metric of the whole run."""
     read = _OF_RUN.get(metric.name) or _COUNTED.get(metric.name)
     if read is not None:
@@ -141,10 +149,17 @@ def read_run(metric: Metric, run: Run, raw: Mapping[str, Any]) -> float | None:
     if metric.name in _OF_ROUND:
         values = [getattr(r, metric.name) for r in run.rounds]
         return next((value for value in reversed(values) if value is not None), None)
-    value: Any = raw
-    for key in metric.name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = read_part(run, metric.name.split("."))
     return float(value) if isinstance(value, int | float) else None
+
+
+def read_part(run: Run, path: Sequence[str]) -> object:
+    """Return a value of result.json below one of `RESULT_PARTS`, or the row that it is."""
+    value: object = getattr(run, path[0]) if path and path[0] in RESULT_PARTS else None
+    for key in path[1:]:
+        values = vars(value) if isinstance(value, Row) else value
+        value = values.get(key) if isinstance(values, Mapping) else None
+    return value
 
 
 def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
@@ -158,7 +173,7 @@ def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
 
 
 def has_rounds(metric: Metric) -> bool:
-    """Whether the metric has a value of every round."""
+    """Return whether the metric has a value for every round."""
     return metric.name in _OF_ROUND or metric.name in _CUMULATED
 
 
@@ -187,11 +202,10 @@ def read_attack(metric: Metric, attack: Attack, iteration: int | None = None) ->
     if metric.traced:
         return (at_iteration(read_trace(metric, attack), iteration),)
     if metric.unit == "image":
-        scores: tuple[float | None, ...] = getattr(attack, metric.name)
-        return scores
+        return tuple(attack.scores(metric.name))
     prefix, _, name = metric.name.partition(".")
     if prefix == "labels":
-        return (attack.labels.get(name),)
+        return (attack.label_scores.get(name),)
     value = getattr(attack, name, None) if name in ("objective", "seconds") else attack.others.get(name)
     return (value,)
 

@@ -1,4 +1,4 @@
-"""A study on one page: what the paper says, what was found, and how it was run; nothing to load."""
+"""Self-contained page of a study: the paper's claims, our findings, and the command."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fl_app.experiments.studies.claims import FAILS, HOLDS, Verdict
+from fl_app.experiments.papers import paper_name
+from fl_app.experiments.studies.claims import Verdict
 from fl_app.experiments.studies.figures import Drawn, draw
 from fl_app.experiments.studies.measured import Measured
-from fl_app.experiments.studies.study_file import PAPERS, Study
+from fl_app.experiments.studies.study_file import Study
 from fl_app.experiments.studies.table import Line, show_place, show_value, table_remarks
 from fl_app.report.charts.canvas import png_bytes
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results.study import FAILS, HOLDS
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Findings:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell is."""
+        """True if every cell is finished."""
         return all(cell.run is not None for cell in self.cells)
 
 
@@ -44,7 +46,7 @@ def study_page(found: Findings, base: Path) -> Html:
     """Return the page; ``base`` is the folder that it will lie in."""
     study = found.study
     body: list[Child] = [
-        element("p", f"{PAPERS[study.paper]}, {study.what}", class_="eyebrow"),
+        element("p", f"{paper_name(study.paper)}, {study.what}", class_="eyebrow"),
         element("h1", study.title),
         _chips(found),
         _banner(found),

@@ -1,4 +1,4 @@
-"""From a study to its cells: every part's grid, with the user's overrides over it."""
+"""Cells of a study: every part's grid, with the user's overrides applied."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def matching(cells: Iterable[Planned], selector: Selector) -> list[Planned]:
 
 
 def fits(cell: Planned, selector: Selector) -> bool:
-    """Whether a selector names the cell."""
+    """Return whether a selector names the cell."""
     if selector.parts and cell.part not in selector.parts:
         return False
     return all(
@@ -201,7 +201,7 @@ def _value_text(override: Override) -> str:
 
 
 def _last_of_each(overrides: Sequence[str]) -> list[str]:
-    """Leave out what a later override of the same key replaces."""
+    """Drop overrides that a later one of the same key replaces."""
     keys = [override.get_key_element() for override in parse_overrides(overrides)]
     last = {key: number for number, key in enumerate(keys)}
     return [override for number, override in enumerate(overrides) if last[keys[number]] == number]

@@ -1,4 +1,4 @@
-"""Run the cells of a study that are not finished, and write what all of them say."""
+"""Run the unfinished cells of a study, and write its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HASH_DIGITS = 8
 
 @dataclass(frozen=True)
 class StudyOrder:
-    """What a command asks of a study."""
+    """Request of a command to a study."""
 
     name: str
     raw: Mapping[str, Any]
@@ -39,13 +39,13 @@ class StudyOrder:
     """Empty: all."""
     overrides: tuple[str, ...] = ()
     root: Path = Path("multirun")
-    """Where all studies lie, and the cells that they share."""
+    """Folder of all studies and of the cells that they share."""
     jobs: int = 1
 
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """What a study found, the page that says it, and which cells failed."""
+    """Outcome of a study: its content, its page, and the failed cells."""
 
     found: Findings
     page: Path
@@ -108,7 +108,7 @@ def _measure(cell: Planned, pool: Path, reason: str) -> Measured:
 
 
 def _variant(order: StudyOrder) -> str:
-    """Return the folder of what is written: cells are shared by all commands, tables are not."""
+    """Return the output folder: cells are shared by all commands, tables are not."""
     if not order.parts and not order.overrides:
         return "."
     asked = json.dumps([sorted(order.parts), sorted(order.overrides)])

@@ -1,4 +1,4 @@
-"""Which values of which cells: a part, choices and settings, and a metric with all that it depends on."""
+"""Selection of values: a part, choices and settings, and a metric with its parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAKES = ("mean", "min", "max")
 
 @dataclass(frozen=True)
 class Selector:
-    """What to read of which cells."""
+    """Metric to read, and the cells to read it from."""
 
     parts: tuple[str, ...] = ()
     """Empty: any part."""
@@ -38,12 +38,12 @@ class Selector:
     """
     broadcaster: bool | None = None
     client: int | None = None
-    """Whose update was attacked; None: of any."""
+    """Client whose update was attacked; None: any."""
     iteration: int | None = None
     """Of the search; None: its end."""
     take: str = "mean"
     not_found: float | None = None
-    """What an image counts that an attack did not find; None leaves it out."""
+    """Value of an image that an attack did not find; None leaves it out."""
 
 
 _ONE_OF = {"form": FORMS, "update": UPDATES, "against": TARGETS, "labels": LABELS, "take": TAKES}

@@ -1,4 +1,4 @@
-"""Tests on paired differences, and what several of them together allow to be said.
+"""Tests on paired differences, with a correction for several tests.
 
 Arithmetic alone: differences in, probabilities and intervals out.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 EXACT_UNITS = 40
-"""Up to so many differences every choice of signs is counted; of more, signs are drawn."""
+"""Largest number of differences for which all signs are enumerated; beyond, signs are drawn."""
 _DRAWS = 200_000
 _CHUNK = 20_000
 _TIE = 1e-12

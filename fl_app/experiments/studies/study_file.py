@@ -1,7 +1,7 @@
-"""A study as its file tells it, at one scale: what is wrong with it is said when it is read.
+"""Definition of a study at one scale, validated when its file is read.
 
-The language is that of docs/studies.md. What depends on the scale is settled here, so that
-whoever reads a `Study` knows of one scale alone.
+The language is that of docs/studies.md. Settings that depend on the scale are resolved here, so that a
+`Study` has one scale only.
 """
 
 from __future__ import annotations
@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.config.compose import ConfigError, nearest, parse_overrides
+from fl_app.experiments.papers import PAPERS
 from fl_app.experiments.studies.metrics import has_rounds, metric_of
 from fl_app.experiments.studies.selector import Selector, merge_selectors, parse_selector
 
-PAPERS = {
-    "dgp": "Xue et al., AAAI 2024: Revisiting gradient pruning",
-    "adgp": "Shielding federated learning: aligned dual gradient pruning",
-    "fltop": "Kerkouche et al., UAI 2021: Constrained differentially private federated learning",
-    "rlg": "Dang et al., NeurIPS 2021: Revealing and protecting labels in distributed training",
-    "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
-}
 DEFAULT_SCALE = "cpu"
 VARIANT = "variant-"
-"""How folders begin that hold the table of a command with overrides."""
+"""Prefix of the folders that hold the table of a command with overrides."""
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")
@@ -49,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of the table: what is selected, or why nothing is."""
+    """One place of the table: a selector, or the reason why it is empty."""
 
     select: Selector
     without: str | None = None
@@ -57,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a place of a line must keep to for a check mark."""
+    """Condition for a check mark in a place of a line."""
 
     comparison: str
     bound: float
@@ -106,7 +100,7 @@ class Claim:
     right: Selector | None
     bound: float | None
     exact: bool
-    """Whether the numbers are compared as they are, without a test."""
+    """True if the numbers are compared directly, without a test."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class Study:
     honest: str
     missing: tuple[str, ...]
     notes: tuple[str, ...]
-    """Which of two settings were taken, where that depends on the data that is there."""
+    """Settings chosen by the data that is available."""
     parts: tuple[Part, ...]
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
@@ -151,7 +145,7 @@ def read_study(name: str, raw: Mapping[str, Any], scale: str = DEFAULT_SCALE) ->
 
 @dataclass
 class _Reader:
-    """Reads a study; ``place`` is the path of what is read, as errors name it."""
+    """Reader of a study; ``place`` is the current path, as errors name it."""
 
     name: str
     scale: str
@@ -256,7 +250,7 @@ class _Reader:
         return axis
 
     def overrides(self, raw: Any, place: str) -> list[str]:
-        """Return overrides; an entry may have two faces, of which the data that is there decides."""
+        """Return overrides; an entry may have two alternatives, chosen by the data that is available."""
         found: list[str] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"

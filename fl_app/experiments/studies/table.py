@@ -1,4 +1,4 @@
-"""The table in the paper's layout: ours in every place, and the paper's number beside it."""
+"""Table in the paper's layout: our value in every place, with the paper's number beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
@@ -19,39 +19,19 @@ from fl_app.experiments.studies.claims import taken
 from fl_app.experiments.studies.measured import GAVE_UP, Measured, select, sentence
 from fl_app.experiments.studies.study_file import SENTENCES, Entry, Study, TableRow
 from fl_app.report.data.formats import DASH, format_bytes, format_number, format_percent
+from fl_app.report.markdown import markdown_rows
+from fl_app.results.study import Place, StudyLine, StudyTable
 
 _LONG = 1e5
 _NAMED = 6
-"""How many lines a remark names."""
+"""Largest number of lines that a remark names."""
 SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
 """Of the terminal's columns, at least."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """One place of the table."""
-
-    mean: float | None
-    sd: float | None
-    n: int
-    unit: str
-    form: str | None
-    not_found: int
-    missing: str | None
-    take: str
-    words: str | None = None
-    """Of a line of sentences."""
-    mark: bool | None = None
-    """Whether it keeps to what the line asks for, as an attack that gave up does; None: not asked for."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the place as study.json has it."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__}
-
-
 _Filled = tuple[str, str, Place]
-"""A line's name, a column's, and what stands there."""
+"""Name of a line, name of a column, and the value there."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +91,7 @@ def show_place(row: TableRow, place: Place) -> str:
 
 
 def table_markdown(study: Study, lines: Sequence[Line]) -> str:
-    """Return the table as Markdown, with what is missing below it."""
+    """Return the table as Markdown, with its gaps listed below it."""
     names = _name_columns(lines)
     header = [*[""] * names, *study.columns]
     rows = [header, ["---"] * names + ["---:"] * len(study.columns)]
@@ -124,11 +104,6 @@ def table_markdown(study: Study, lines: Sequence[Line]) -> str:
     text = markdown_rows(rows)
     remarks = "\n".join(f"- {remark}" for remark in table_remarks(study, lines))
     return f"{text}\n\n{remarks}\n" if remarks else f"{text}\n"
-
-
-def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
-    """Write the lines of a Markdown table; a bar in a cell stays in it."""
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def table_csv(study: Study, lines: Sequence[Line]) -> str:
@@ -164,17 +139,19 @@ def _terminal_columns(study: Study, lines: Sequence[Line], shown: slice) -> Tabl
         table.add_column(column, justify="right", overflow="fold", min_width=_PLACE_WIDTH)
     for line in lines:
         cells = [
-            f"{show_place(line.row, replace(place, sd=None))}\n{_beside(line.row, paper).strip()}".replace(
-                " %", "%"
-            )
+            f"{_mean_alone(line.row, place)}\n{_beside(line.row, paper).strip()}".replace(" %", "%")
             for place, paper in zip(line.ours[shown], line.row.paper[shown], strict=True)
         ]
         table.add_row(*map(Text, [" ".join(line.row.name), *cells]))
     return table
 
 
+def _mean_alone(row: TableRow, place: Place) -> str:
+    return show_place(row, place.model_copy(update={"sd": None}))
+
+
 def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
-    """Return what a reader of the table must know: units, attackers, images that were not found, gaps."""
+    """Return remarks on the table: units, attackers, images that were not found, gaps."""
     filled = [
         (" ".join(line.row.name), column, place)
         for line in lines
@@ -209,36 +186,44 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
     return remarks + [f"{_capital(reason)}{_where(places, filled)}." for reason, places in missing]
 
 
-def lines_json(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the lines as study.json has them."""
-    return [
-        {
-            "name": list(line.row.name),
-            "better": line.row.better,
-            "show": line.row.show,
-            "digits": line.row.digits,
-            "ours": [place.as_json() for place in line.ours],
-            "paper": list(line.row.paper),
-            "mark": None if line.row.mark is None else {line.row.mark.comparison: line.row.mark.bound},
-        }
+def study_table(study: Study, lines: Sequence[Line]) -> StudyTable:
+    """Return the table as study.json has it."""
+    rows = [
+        StudyLine(
+            name=list(line.row.name),
+            better=line.row.better,
+            show=line.row.show,
+            digits=line.row.digits,
+            ours=list(line.ours),
+            paper=list(line.row.paper),
+            mark=None if line.row.mark is None else {line.row.mark.comparison: line.row.mark.bound},
+        )
         for line in lines
     ]
+    return StudyTable(columns=list(study.columns), rows=rows)
 
 
 def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
     take, metric = entry.select.take, entry.select.metric
     if entry.without is not None:
         unit = "seed" if metric is None else metric.unit
-        return Place(None, None, 0, unit, None, 0, entry.without, take)
+        return Place(unit=unit, missing=entry.without, take=take)
     found = select(cells, entry.select)
     if found.missing is not None:
-        return Place(None, None, 0, found.unit, None, 0, found.missing, take)
+        return Place(unit=found.unit, missing=found.missing, take=take)
     units = list(found.by_unit().values())
     sd = statistics.stdev(units) if take == "mean" and len(units) > 1 else None
     sentences = show in SENTENCES
     words = sentence(cells, entry.select, original=show == "original") if sentences else None
     return Place(
-        taken(found, take), sd, len(units), found.unit, found.form, found.not_found, None, take, words
+        mean=taken(found, take),
+        sd=sd,
+        n=len(units),
+        unit=found.unit,
+        form=found.form,
+        not_found=found.not_found,
+        take=take,
+        words=words,
     )
 
 
@@ -248,16 +233,15 @@ def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Pla
         return place
     if place.mean is None:
         gave_up = place.missing is not None and place.missing.startswith(GAVE_UP)
-        return replace(place, mark=True if gave_up else None)
+        return place.model_copy(update={"mark": True if gave_up else None})
     bound = row.mark.bound
     if row.mark.base is not None:
         base = select(cells, row.mark.base)
         if base.missing is not None:
             return place
         bound = taken(base, row.mark.base.take) - bound
-    return replace(
-        place, mark=place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
-    )
+    keeps = place.mean <= bound if row.mark.comparison == "at_most" else place.mean >= bound
+    return place.model_copy(update={"mark": keeps})
 
 
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:

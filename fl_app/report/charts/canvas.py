@@ -1,4 +1,4 @@
-"""What every chart is drawn on: two themes, bare axes, and PNG bytes at the end.
+"""Canvas of every chart: two themes, bare axes, PNG output.
 
 Only matplotlib's object interface is used: `pyplot` would keep state between
 reports that are made in one process.
@@ -85,7 +85,7 @@ def write_percent(share: float) -> str:
 
 
 def shorten(text: str, length: int = 18) -> str:
-    """Return a label of at most ``length`` characters that matplotlib shows as it is."""
+    """Return a label of at most ``length`` characters that matplotlib shows literally."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     plain = plain if len(plain) <= length else plain[: length - 1] + "…"
     # a dollar sign would start matplotlib's mathematics, a leading underscore hides a label from legends

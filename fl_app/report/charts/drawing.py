@@ -1,4 +1,4 @@
-"""A drawing of circles, lines and words that is written as SVG or as PNG.
+"""Drawing of circles, lines and words, written as SVG or PNG.
 
 Charts of matplotlib are pictures; one whose parts say what they are when pointed at, and that
 follows the colours of the page around it, has to be SVG of our own.
@@ -24,7 +24,7 @@ _PIXELS_PER_UNIT = 2
 _HALO = 3
 _FONT = "DejaVu Sans"
 _FONTS = f"'{_FONT}', Verdana, system-ui, sans-serif"
-"""The widest first: what was measured to fit does so in the others."""
+"""The widest first: a text that fits in it fits in the others."""
 
 _POINTS_PER_UNIT = 72 / 100
 
@@ -66,7 +66,7 @@ class Words:
     anchor: Anchor = "start"
     bold: bool = False
     halo: bool = False
-    """Whether lines behind it keep a distance."""
+    """True if lines behind it keep a distance."""
 
 
 class Drawing(NamedTuple):

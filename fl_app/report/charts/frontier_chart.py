@@ -135,7 +135,7 @@ def _grid(x: _Axis, y: _Axis, inside: Box) -> list[_Shape]:
 
 
 def _frontier_line(best: Sequence[Bubble], inside: Box) -> list[_Shape]:
-    """Draw the edge of what is reached: nothing lies above it or to the left of it."""
+    """Draw the frontier: no run lies above it or to the left of it."""
     ordered = sorted(best, key=lambda bubble: bubble.x)
     corners = [(ordered[0].x, inside.bottom)]
     for bubble in ordered:

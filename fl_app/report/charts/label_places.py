@@ -1,4 +1,4 @@
-"""Where labels go: beside their bubbles, over nothing else; what finds no place gets none."""
+"""Placement of labels beside their bubbles without overlaps; a label that fits nowhere is left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _GAP = 4.0
 _FAR = (0.0, 10.0, 22.0, 36.0, 52.0)
-"""How much further away a label may go, with a line to its bubble."""
+"""Further distances that a label may move, with a line to its bubble."""
 
 _SIDES = tuple((math.cos(turn), math.sin(turn)) for turn in (k * math.pi / 8 for k in range(16)))
 
@@ -22,7 +22,7 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two have more than their edges in common."""
+        """Return whether the two share more than their edges."""
         return (
             self.left < other.right
             and other.left < self.right
@@ -31,7 +31,7 @@ class Box(NamedTuple):
         )
 
     def holds(self, other: Box) -> bool:
-        """Whether the other one lies within."""
+        """Return whether the other one lies within."""
         return (
             self.left <= other.left
             and other.right <= self.right
@@ -41,7 +41,7 @@ class Box(NamedTuple):
 
 
 class Bubble(NamedTuple):
-    """What is to be labelled."""
+    """Bubble to be labelled."""
 
     x: float
     y: float
@@ -54,12 +54,12 @@ class Bubble(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a label stands and which of the texts it has."""
+    """Position and text chosen for a label."""
 
     box: Box
     choice: int
     away: bool
-    """Whether a line has to show which bubble it belongs to."""
+    """True if it needs a line to its bubble."""
 
 
 def place_labels(

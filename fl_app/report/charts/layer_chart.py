@@ -1,4 +1,4 @@
-"""Where chosen coordinates fall, layer by layer."""
+"""Chart of chosen coordinates by layer."""
 
 from __future__ import annotations
 

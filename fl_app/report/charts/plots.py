@@ -1,4 +1,4 @@
-"""Charts as PNG bytes, drawn twice where a page has a light and a dark face."""
+"""Charts as PNG bytes, drawn in a light and a dark theme where a page has both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def plot_residual(curve: Curve, theme: Theme = LIGHT) -> bytes:
 
 
 def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = LIGHT) -> bytes:
-    """Draw what each observer may have learnt by each round, and the budget as a line."""
+    """Draw ε against each observer by round, and the budget as a line."""
     figure, axes = blank_chart(theme)
     draw_curves(axes, curves, theme)
     if budget is not None:
@@ -113,20 +113,7 @@ def plot_epsilon(curves: Sequence[Curve], budget: float | None, theme: Theme = L
 def plot_tradeoff(points: Sequence[Point], theme: Theme = LIGHT) -> bytes:
     """Draw accuracy against leakage; the upper left corner is the place to be."""
     figure, axes = blank_chart(theme, height=4.0)
-    for point, (color, marker, _) in zip(points, chart_looks(theme), strict=False):
-        axes.errorbar(
-            point.x,
-            point.y,
-            xerr=point.x_spread or None,
-            yerr=point.y_spread or None,
-            color=color,
-            marker=marker,
-            markersize=8,
-            markeredgecolor=theme.ground,
-            capsize=3,
-            linestyle="none",
-        )
-    axes.margins(x=0.16, y=0.16)
+    draw_points(axes, points, theme)
     axes.yaxis.set_major_formatter(tick_writer(write_percent))
     axes.set(xlabel="leak: PSNR of the attacker's best image (dB)", ylabel="final accuracy")
     label_points(figure, axes, points, theme)
@@ -197,6 +184,24 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], theme: Theme) -> None:
             high = [y + s for y, s in zip(curve.y, curve.spread, strict=True)]
             axes.fill_between(curve.x, low, high, color=color, alpha=0.16, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
+def draw_points(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
+    """Draw dots with their spread in both directions, each in a look of its own."""
+    for point, (color, marker, _) in zip(points, chart_looks(theme), strict=False):
+        axes.errorbar(
+            point.x,
+            point.y,
+            xerr=point.x_spread or None,
+            yerr=point.y_spread or None,
+            color=color,
+            marker=marker,
+            markersize=8,
+            markeredgecolor=theme.ground,
+            capsize=3,
+            linestyle="none",
+        )
+    axes.margins(x=0.16, y=0.16)
 
 
 def chart_looks(theme: Theme) -> itertools.cycle[tuple[str, str, str]]:

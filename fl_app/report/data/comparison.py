@@ -20,10 +20,9 @@ from fl_app.report.data.formats import (
     format_factor,
     format_number,
 )
-from fl_app.report.data.records import Attack, Run, as_mapping
-from fl_app.report.data.runs import load_run
 from fl_app.report.data.scores import LPIPS, PSNR, SSIM, lacks_lpips, mean_of, mean_score, worst_score
 from fl_app.report.data.update_kinds import as_sent, of_update
+from fl_app.results import Attack, Run, load_run
 
 _OF_ONE_RUN = frozenset({"seed", "out", "run_dir", "output_dir"})
 """Settings that name a repetition or its place on disk, not a different experiment."""
@@ -181,7 +180,7 @@ def _leaves(config: object, path: str = "") -> dict[str, str]:
         return {path: json.dumps(config, ensure_ascii=False, default=str).strip('"')}
     return {
         leaf: value
-        for key, inner in as_mapping(config).items()
+        for key, inner in config.items()
         for leaf, value in _leaves(inner, f"{path}.{key}" if path else str(key)).items()
     }
 
@@ -192,7 +191,7 @@ def _names(run: Run) -> tuple[str, str, str]:
 
 def _row(runs: list[Run], differs: str) -> ComparisonRow:
     defense, model, data = _names(runs[0])
-    dense = spread_of(_per_round(run, run.dense_bytes) for run in runs)
+    dense = spread_of(_per_round(run, run.totals.dense_bytes) for run in runs)
     return ComparisonRow(
         runs=tuple(runs),
         defense=defense,
@@ -201,21 +200,21 @@ def _row(runs: list[Run], differs: str) -> ComparisonRow:
         seeds=tuple(run.setting("seed") or DASH for run in runs),
         status=runs[0].status or "status not known",
         differs=differs,
-        accuracy=spread_of(run.accuracy for run in runs),
-        best_accuracy=spread_of(run.best_accuracy for run in runs),
-        best_chosen_by=runs[0].best_chosen_by,
-        balanced_accuracy=spread_of(run.balanced_accuracy for run in runs),
-        auroc=spread_of(run.auroc for run in runs),
+        accuracy=spread_of(run.totals.accuracy for run in runs),
+        best_accuracy=spread_of(run.totals.best_accuracy for run in runs),
+        best_chosen_by=runs[0].totals.best_chosen_by,
+        balanced_accuracy=spread_of(run.totals.balanced_accuracy for run in runs),
+        auroc=spread_of(run.totals.auroc for run in runs),
         two_classes=any(run.two_classes for run in runs),
-        uplink_per_round=spread_of(_per_round(run, run.uplink_bytes) for run in runs),
-        downlink_per_round=spread_of(_per_round(run, run.downlink_bytes) for run in runs),
+        uplink_per_round=spread_of(_per_round(run, run.totals.uplink_bytes) for run in runs),
+        downlink_per_round=spread_of(_per_round(run, run.totals.downlink_bytes) for run in runs),
         dense_per_round=None if dense is None else dense.mean / 2,
         undefended=_leak([of_update(run, "undefended") for run in runs]),
         defended=_leak([as_sent(run) for run in runs]),
         of_sums=any(of_update(run, "sum") for run in runs),
-        epsilon=spread_of(run.epsilon for run in runs),
-        epsilon_server=spread_of(run.epsilon_server for run in runs),
-        seconds=spread_of(run.seconds for run in runs),
+        epsilon=spread_of(run.totals.epsilon for run in runs),
+        epsilon_server=spread_of(run.totals.epsilon_server for run in runs),
+        seconds=spread_of(run.totals.seconds for run in runs),
     )
 
 

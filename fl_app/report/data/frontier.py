@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple, get_args
 
 from fl_app.report.data.comparison import ComparisonRow, Spread, spread_of, tell_apart, without_seed
 from fl_app.report.data.formats import format_short
-from fl_app.report.data.records import Attack, Run, as_mapping
 from fl_app.report.data.scores import SSIM, Form, means_by_form
 from fl_app.report.data.update_kinds import as_sent
+from fl_app.results import Attack, Run
 
 Leakage = Literal["mean", "best"]
 """Mean SSIM of all images under the worse form of the attack, or that of the attacker's best image."""
@@ -132,16 +132,17 @@ def _panel(model: str, data: str, rows: list[ComparisonRow]) -> Panel:
 
 def _system(run: Run) -> Mapping[str, object]:
     config = {key: value for key, value in run.config.items() if key not in _NOT_THE_SYSTEM}
-    config["choices"] = {
-        key: value
-        for key, value in as_mapping(run.config.get("choices")).items()
-        if key not in _NOT_THE_SYSTEM
-    }
+    choices = _mapping(run.config.get("choices"))
+    config["choices"] = {key: value for key, value in choices.items() if key not in _NOT_THE_SYSTEM}
     for part in ("dp", "defense"):
         # a noise that is set does not depend on how long it has to last
-        if as_mapping(config.get(part)).get("noise_multiplier") is not None:
-            config[part] = {key: v for key, v in as_mapping(config[part]).items() if key != "rounds"}
-    return as_mapping(without_seed(config))
+        if (node := _mapping(config.get(part))).get("noise_multiplier") is not None:
+            config[part] = {key: value for key, value in node.items() if key != "rounds"}
+    return _mapping(without_seed(config))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _point(rows: list[ComparisonRow], settings: Mapping[str, str], longest: int) -> FrontierPoint | LeftOut:
@@ -172,9 +173,7 @@ def _point(rows: list[ComparisonRow], settings: Mapping[str, str], longest: int)
             "best": _worst(row.defended.worst["ssim"] for row in attacked),
         },
         bytes=_mean(_sent(run) for run in training.runs),
-        epsilon=_mean(
-            run.epsilon if run.epsilon_server is None else run.epsilon_server for run in training.runs
-        ),
+        epsilon=_mean(_epsilon(run) for run in training.runs),
         worst_form=max(forms, key=lambda form: forms[form]),
         tries=frozenset((attack.name, attack.batch_size) for attack in attacks if _is_scored(attack)),
         trained=training,
@@ -191,7 +190,7 @@ def _finite(spread: Spread | None) -> Spread | None:
 
 
 def _is_scored(attack: Attack) -> bool:
-    return any(value is not None for value in attack.ssim)
+    return any(value is not None for value in attack.scores("ssim"))
 
 
 def _worst(spreads: Iterable[Spread | None]) -> Spread:
@@ -203,6 +202,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return None if spread is None else spread.mean
 
 
+def _epsilon(run: Run) -> float | None:
+    totals = run.totals
+    return totals.epsilon if totals.epsilon_server is None else totals.epsilon_server
+
+
 def _sent(run: Run) -> float | None:
-    up, down = run.uplink_bytes, run.downlink_bytes
+    up, down = run.totals.uplink_bytes, run.totals.downlink_bytes
     return None if up is None or down is None else up + down

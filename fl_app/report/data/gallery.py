@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.report.charts.tiles import read_tiles
-from fl_app.report.data.records import Attack, Run
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
+from fl_app.results import Attack, Run
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class GalleryRow:
 def gallery_rows(run: Run) -> list[GalleryRow]:
     """Return the rows of the gallery: of sums before those of single clients, and what leaked most first."""
     cases: dict[tuple[object, ...], list[Attack]] = {}
-    for attack in run.attacks:
-        if attack.images is not None:
-            case = (attack.name, attack.round, attack.client, _is_sum(attack), attack.summed)
+    for attack in run.comparisons:
+        if attack.file("images") is not None:
+            case = (attack.name, attack.round, attack.sender, _is_sum(attack), attack.summed)
             cases.setdefault(case, []).append(attack)
     compared = (of_update(run, "undefended"), as_sent(run))
     worst = {_spot(found) for attacks in compared if (found := closest_image(attacks))}
@@ -70,7 +70,7 @@ def picture_caption(attack: Attack, position: int) -> str:
     scores = [
         f"{prefix}{metric.show(value)}"
         for metric, prefix in ((PSNR, ""), (SSIM, "SSIM "))
-        if (value := _at(getattr(attack, metric.name), position)) is not None
+        if (value := _at(attack.scores(metric.name), position)) is not None
     ]
     return ", ".join(scores) or "not scored"
 
@@ -124,8 +124,8 @@ def _spot(found: tuple[Attack, int]) -> tuple[int, int]:
 
 
 def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> list[GalleryRow]:
-    originals = next((tiles for attack in case if (tiles := read_tiles(attack.truth))), [])
-    strips = [(attack, read_tiles(attack.images)) for attack in case]
+    originals = next((tiles for attack in case if (tiles := read_tiles(attack.file("truth")))), [])
+    strips = [(attack, read_tiles(attack.file("images"))) for attack in case]
     count = len(originals) or max((len(tiles) for _, tiles in strips), default=0)
     rows = []
     for position in range(count):
@@ -157,7 +157,7 @@ def _title(attack: Attack, position: int, count: int) -> str:
     parts = [attack.name]
     parts += [] if attack.round is None else [f"round {attack.round}"]
     parts += [f"{attack.summed or 'all'} clients"] if _is_sum(attack) else []
-    parts += [] if attack.client is None else [f"client {attack.client}"]
+    parts += [] if attack.sender is None else [f"client {attack.sender}"]
     return ", ".join(parts + ([f"image {position + 1}"] if count > 1 else []))
 
 
@@ -165,5 +165,5 @@ def _tile(tiles: list[Image.Image], position: int) -> Image.Image | None:
     return tiles[position] if position < len(tiles) else None
 
 
-def _at(scores: tuple[float | None, ...], position: int) -> float | None:
+def _at(scores: Sequence[float | None], position: int) -> float | None:
     return scores[position] if position < len(scores) else None

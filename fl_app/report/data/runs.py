@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from fl_app.report.data.records import Run, parse_run
+from fl_app.results import RESULT, Run, load_run, read_content
 
-RESULT = "result.json"
 BASELINE = "baseline"
 """The folder inside a run's folder that holds the same run without its defense."""
 
@@ -30,14 +28,9 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
         if not results:
             raise FileNotFoundError(f"find_runs: expected a {RESULT} in or below {path}, found none")
         for result in results:
-            _read(result)
+            read_content(result.parent)
             found[result.parent] = None
     return list(found)
-
-
-def load_run(run_dir: Path | str) -> Run:
-    """Read one run folder."""
-    return parse_run(Path(run_dir), _read(Path(run_dir) / RESULT))
 
 
 def load_baseline(run: Run) -> Run | None:
@@ -50,13 +43,3 @@ def _natural(result: Path) -> list[tuple[int, str]]:
     # run 10 comes after run 2: digits compare by value (their length first), text by itself
     folder = str(result.parent)
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", folder)]
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # bad JSON and bad UTF-8 alike
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(raw).__name__}")
-    return raw

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fl_app.report.data.formats import format_number, format_psnr, format_short
-from fl_app.report.data.records import Attack
+from fl_app.results import Attack
 
 
 class Metric(NamedTuple):
@@ -71,7 +71,7 @@ def closest_image(attacks: Iterable[Attack]) -> tuple[Attack, int] | None:
         ranked = [
             (value, -order, -position)
             for order, attack in enumerate(candidates)
-            for position, value in enumerate(getattr(attack, metric.name))
+            for position, value in enumerate(attack.scores(metric.name))
             if value is not None
         ]
         if ranked:
@@ -87,4 +87,4 @@ def lacks_lpips(attacks: Iterable[Attack]) -> bool:
 
 
 def _values(metric: Metric, attacks: Iterable[Attack]) -> list[float]:
-    return [value for attack in attacks for value in getattr(attack, metric.name) if value is not None]
+    return [value for attack in attacks for value in attack.scores(metric.name) if value is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fl_app.report.data.records import Attack, Run
+from fl_app.results import Attack, Run
 
 WITHOUT, WITH = "without the defense", "with the defense"
 MASKED = "one client under masks"
@@ -13,7 +13,7 @@ _WORDS_OF_NONE = {"undefended": "raw update", "defended": "as sent, no defense"}
 
 def of_update(run: Run, update: str) -> list[Attack]:
     """Return the attacks on one kind of update, such as `undefended`."""
-    return [attack for attack in run.attacks if attack.update == update]
+    return [attack for attack in run.comparisons if attack.update == update]
 
 
 def as_sent(run: Run) -> list[Attack]:

@@ -1,4 +1,4 @@
-"""The first screen of a report: four questions, answered in plain words with the numbers of the run."""
+"""First screen of a report: four questions, answered in plain words with the run's numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import picture_caption
-from fl_app.report.data.records import Attack, Run
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
 from fl_app.report.markup import Child, Html, element
+from fl_app.results import Attack, Run
 
 NO_LPIPS = "not measured (weights missing)"
 
@@ -28,23 +28,25 @@ def four_answers(run: Run) -> Html:
     """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
     return element(
         "section",
-        _card("What would have leaked?", *_would_leak(run), look="open"),
-        _card("What does leak?", *_does_leak(run), look="shut"),
-        _card("What did it cost in accuracy?", *_accuracy(run)),
-        _card("How many bytes went up and down?", *_bytes(run)),
+        _card("would-leak", "What would have leaked?", *_would_leak(run), look="open"),
+        _card("does-leak", "What does leak?", *_does_leak(run), look="shut"),
+        _card("accuracy", "What did it cost in accuracy?", *_accuracy(run)),
+        _card("bytes", "How many bytes went up and down?", *_bytes(run)),
         class_="cards",
     )
 
 
-def _card(question: str, *children: Child, look: str = "") -> Html:
-    return element("article", element("h2", question), *children, class_=f"card {look}".strip())
+def _card(name: str, question: str, *children: Child, look: str = "") -> Html:
+    return element(
+        "article", element("h2", question), *children, class_=f"card {look}".strip(), data_card=name
+    )
 
 
 def _would_leak(run: Run) -> list[Child]:
     attacks = of_update(run, "undefended")
     if attacks:
         return _leak(attacks, "the raw update")
-    if not run.attacks:
+    if not run.comparisons:
         return _no_attack(run)
     if run.defense == "none":
         same = "What would have leaked is what does leak: see the next card."
@@ -55,7 +57,7 @@ def _would_leak(run: Run) -> list[Child]:
 
 def _does_leak(run: Run) -> list[Child]:
     attacks, masked = as_sent(run), _masked_sentence(run)
-    if not run.attacks:
+    if not run.comparisons:
         return _no_attack(run)
     if not attacks:
         what = "No sum of clients" if of_update(run, "masked") else "No update that was sent"
@@ -72,7 +74,7 @@ def _sent_words(run: Run, attacks: list[Attack]) -> str:
 
 
 def _masked_sentence(run: Run) -> str | None:
-    """Say what an attack on one client's masked vector gave."""
+    """Describe the result of an attack on one client's masked vector."""
     masked = of_update(run, "masked")
     psnr = worst_score(PSNR, masked)
     if psnr is None:
@@ -89,14 +91,14 @@ def _no_attack(run: Run) -> list[Child]:
     ]
 
 
-def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> list[Child]:
+def _leak(attacks: list[Attack], source: str, verdict: Child = None) -> list[Child]:
     found = closest_image(attacks)
     if found is not None:
         return _image_leak(attacks, *found, source=source, verdict=verdict)
     written = [a for a in attacks if a.sentence is not None and "token_accuracy" in a.others]
     if written:
         return _sentence_leak(written, source)
-    read = [attack for attack in attacks if attack.transcript is not None and "token_wer" in attack.others]
+    read = [attack for attack in attacks if attack.texts is not None and "token_wer" in attack.others]
     if read:
         return _transcript_leak(min(read, key=lambda attack: attack.others["token_wer"]), source)
     if any(attack.scored for attack in attacks):
@@ -107,8 +109,8 @@ def _leak(attacks: list[Attack], source: str, verdict: str | None = None) -> lis
 
 def _sentence_leak(attacks: list[Attack], source: str) -> list[Child]:
     best = max(attacks, key=lambda attack: attack.others["token_accuracy"])
-    found, true = best.transcript or ("", None)
-    whose = "" if best.client is None else f" of client {best.client}"
+    found, true = best.texts or ("", None)
+    whose = "" if best.sender is None else f" of client {best.sender}"
     granted = "granted" if best.labels_from == "granted" else "not granted"
     return [
         _big(format_percent(best.others["token_accuracy"]), " of the tokens"),
@@ -119,8 +121,8 @@ def _sentence_leak(attacks: list[Attack], source: str) -> list[Child]:
 
 
 def _transcript_leak(attack: Attack, source: str) -> list[Child]:
-    found, true = attack.transcript or ("", None)
-    whose = "" if attack.client is None else f" of client {attack.client}"
+    found, true = attack.texts or ("", None)
+    whose = "" if attack.sender is None else f" of client {attack.sender}"
     return [
         _big(format_percent(attack.others["token_wer"]), " word errors"),
         _text(f"From {source}, attack {_attack_name(attack)} read an utterance{whose}: “{found}”."),
@@ -129,10 +131,10 @@ def _transcript_leak(attack: Attack, source: str) -> list[Child]:
 
 
 def _image_leak(
-    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: str | None
+    attacks: list[Attack], attack: Attack, position: int, *, source: str, verdict: Child
 ) -> list[Child]:
-    count = sum(value is not None for each in attacks for value in each.psnr or each.ssim)
-    whose = "" if attack.client is None else f" of client {attack.client}"
+    count = sum(value is not None for each in attacks for value in each.scores("psnr") or each.scores("ssim"))
+    whose = "" if attack.sender is None else f" of client {attack.sender}"
     whose = " of one of them" if attack.update == "sum" else whose
     facts = [] if attack.round is None else [f"round {attack.round}"]
     facts += [f"the closest of {count}"] if count > 1 else []
@@ -164,7 +166,7 @@ def _labels_sentence(attacks: list[Attack]) -> str | None:
 
 
 def _best_f1(attacks: list[Attack]) -> float | None:
-    return max((attack.labels["f1"] for attack in attacks if "f1" in attack.labels), default=None)
+    return max((attack.label_scores["f1"] for attack in attacks if "f1" in attack.label_scores), default=None)
 
 
 def _other_leak(attacks: list[Attack], source: str) -> list[Child]:
@@ -180,7 +182,7 @@ def _other_leak(attacks: list[Attack], source: str) -> list[Child]:
 
 
 def _pair(attack: Attack, position: int) -> Html | None:
-    originals, rebuilt = read_tiles(attack.truth), read_tiles(attack.images)
+    originals, rebuilt = read_tiles(attack.file("truth")), read_tiles(attack.file("images"))
     figures = [
         element(
             "figure",
@@ -196,22 +198,30 @@ def _pair(attack: Attack, position: int) -> Html | None:
     return element("div", figures, class_="pair") if figures else None
 
 
-def _difference(run: Run) -> str | None:
+def _difference(run: Run) -> Html | None:
     without = worst_score(PSNR, of_update(run, "undefended"))
     with_it = worst_score(PSNR, as_sent(run))
     if without is None or with_it is None or math.isinf(with_it) or run.defense == "none":
         return None
     if of_update(run, "sum"):
         # a flat picture has a high PSNR whatever is put beside it
-        return "A sum holds other clients' pictures too: this number is not comparable with the raw update's."
+        return _effect(
+            "not comparable",
+            "A sum holds other clients' pictures too: this number is not comparable with the raw update's.",
+        )
     if math.isinf(without):
-        return "Without the defense the attacker had the picture exactly."
+        return _effect("from exact", "Without the defense the attacker had the picture exactly.")
     gap = format_psnr(abs(without - with_it))
     if without > with_it:
-        return f"The defense took {gap} off the attacker's best picture."
-    return (
-        f"The defense did not help: the attacker's best picture is {gap} closer to its original than without."
+        return _effect("helped", f"The defense took {gap} off the attacker's best picture.")
+    return _effect(
+        "did not help",
+        f"The defense did not help: the attacker's best picture is {gap} closer to the original with it.",
     )
+
+
+def _effect(value: str, sentence: str) -> Html:
+    return element("span", sentence, data_fact="defense-effect", data_value=value)
 
 
 def _accuracy(run: Run) -> list[Child]:
@@ -223,40 +233,40 @@ def _accuracy(run: Run) -> list[Child]:
     baseline = load_baseline(run)
     if run.defense == "none":
         compare = "This run has no defense: it is what defended runs are to be compared with."
-    elif baseline is not None and baseline.accuracy is not None and run.accuracy is not None:
-        compare = _cost(run.accuracy, baseline.accuracy, baseline)
-    if run.accuracy is None:
+    elif baseline is not None and baseline.totals.accuracy is not None and run.totals.accuracy is not None:
+        compare = _cost(run.totals.accuracy, baseline.totals.accuracy, baseline)
+    if run.totals.accuracy is None:
         return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
     rounds = len(run.rounds)
-    where = "" if run.best_round is None else f", in round {run.best_round}"
+    where = "" if run.totals.best_round is None else f", in round {run.totals.best_round}"
     after = f"Reached after {rounds} {'round' if rounds == 1 else 'rounds'}; " if rounds else ""
     return [
-        _big(format_percent(run.accuracy), " final accuracy"),
+        _big(format_percent(run.totals.accuracy), " final accuracy"),
         _text(
-            f"{after}the best was {format_best(run.best_accuracy, run.best_chosen_by)}{where}.",
-            f"Balanced over the two classes {format_percent(run.balanced_accuracy)}, "
-            f"AUROC {format_number(run.auroc, 3)}."
+            f"{after}the best was {format_best(run.totals.best_accuracy, run.totals.best_chosen_by)}{where}.",
+            f"Balanced over the two classes {format_percent(run.totals.balanced_accuracy)}, "
+            f"AUROC {format_number(run.totals.auroc, 3)}."
             if run.two_classes
             else None,
-            None if run.wer is None else f"Word error rate {format_percent(run.wer)}.",
+            None if run.totals.wer is None else f"Word error rate {format_percent(run.totals.wer)}.",
         ),
         _text(compare),
     ]
 
 
 def _cost(accuracy: float, without: float, baseline: Run) -> str:
-    """Say what the same run without the defense reached; one seed is no verdict."""
+    """Compare with the same run without the defense; one seed is no verdict."""
     points = 100 * (accuracy - without)
     changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
     return (
         f"Without the defense, same seed: {format_percent(without)}, "
-        f"at best {format_best(baseline.best_accuracy, baseline.best_chosen_by)}. "
+        f"at best {format_best(baseline.totals.best_accuracy, baseline.totals.best_chosen_by)}. "
         f"That is {changed}; one seed alone proves little."
     )
 
 
 def _bytes(run: Run) -> list[Child]:
-    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    up, down, dense = run.totals.uplink_bytes, run.totals.downlink_bytes, run.totals.dense_bytes
     if up is None and down is None:
         return [_big("Not counted"), _text("No byte counts are in this run.")]
     rounds = len(run.rounds)

@@ -1,15 +1,15 @@
-"""The part of a report about the attacks: scores, what the attacker was granted, what it said itself."""
+"""Report section on attacks: scores, grants, and the attack's own notes."""
 
 from __future__ import annotations
 
 import json
 
 from fl_app.report.data.formats import DASH, format_number, format_short
-from fl_app.report.data.records import Attack, Run, as_text
 from fl_app.report.data.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, TRAINED, update_words
 from fl_app.report.markup import Child, Html, element, table
 from fl_app.report.pages.answers import NO_LPIPS
+from fl_app.results import Attack, Run
 
 _GRANTS = {
     "labels": "the true labels",
@@ -30,13 +30,14 @@ _GRANTS = {
 
 
 def attack_section(run: Run) -> list[Child]:
-    """Return the scores of each attack, what it was granted, and what it said about itself."""
-    if not run.attacks:
+    """Return the scores, grants and notes of each attack."""
+    if not run.comparisons:
         return []
     # a label or text attack has no images, and then no columns for them
-    with_images = any(attack.images or worst_score(PSNR, [attack]) is not None for attack in run.attacks)
+    attacks = run.comparisons
+    with_images = any(one.file("images") or worst_score(PSNR, [one]) is not None for one in attacks)
     shown = METRICS if with_images else ()
-    others = list(dict.fromkeys(name for attack in run.attacks for name in attack.others))
+    others = list(dict.fromkeys(name for attack in attacks for name in attack.others))
     header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
     header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
@@ -46,13 +47,13 @@ def attack_section(run: Run) -> list[Child]:
             *(_score_cell(metric, attack) for metric in shown),
             _label_cell(attack),
             *(format_short(attack.others.get(name)) for name in others),
-            as_text(attack.round) or DASH,
+            _number(attack.round),
             _client_cell(attack),
-            as_text(attack.batch_size) or DASH,
+            _number(attack.batch_size),
             format_short(attack.objective),
             format_number(attack.seconds, 1),
         ]
-        for attack in run.attacks
+        for attack in attacks
     ]
     return [
         element("h2", "Scores of each attack"),
@@ -60,6 +61,7 @@ def attack_section(run: Run) -> list[Child]:
             "p",
             "Each score is first that of the worst case for the user, which is the best image for the "
             "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+            data_fact="worst-case",
         )
         if with_images
         else None,
@@ -82,14 +84,14 @@ def _name_cell(run: Run, attack: Attack) -> str:
 
 
 def _is_behind(run: Run, attack: Attack) -> bool:
-    """Say whether an attacker who knows the defense did worse than the same one who does not."""
+    """Return whether the adaptive attacker did worse than the plain one."""
 
     def case(one: Attack) -> tuple[object, ...]:
-        return one.name, one.update, one.round, one.client, one.summed, one.labels_from
+        return one.name, one.update, one.round, one.sender, one.summed, one.labels_from
 
     if attack.update == "masked":
         return False  # of two guesses one is always behind
-    plain = [other for other in run.attacks if not other.adaptive and case(other) == case(attack)]
+    plain = [other for other in run.comparisons if not other.adaptive and case(other) == case(attack)]
     theirs, ours = mean_score(PSNR, plain), mean_score(PSNR, [attack])
     return theirs is not None and ours is not None and ours < theirs
 
@@ -97,8 +99,12 @@ def _is_behind(run: Run, attack: Attack) -> bool:
 def _client_cell(attack: Attack) -> str:
     if attack.update == "sum":
         return f"{attack.summed or 'all'} together"
-    client = attack.client or DASH
+    client = _number(attack.sender)
     return f"{client} (named the locations)" if attack.broadcaster else client
+
+
+def _number(value: int | None) -> str:
+    return DASH if value is None else str(value)
 
 
 def _score_cell(metric: Metric, attack: Attack) -> Child:
@@ -115,25 +121,26 @@ def _label_cell(attack: Attack) -> str:
         return "granted"
     names = {"precision": "P", "recall": "R", "f1": "F1", "exact": "exact"}
     known = [
-        f"{short} {format_number(attack.labels[name], 2)}"
+        f"{short} {format_number(attack.label_scores[name], 2)}"
         for name, short in names.items()
-        if name in attack.labels
+        if name in attack.label_scores
     ]
     return ", ".join(known) or DASH
 
 
 def _tuning_remark(run: Run) -> Html | None:
-    if not any(attack.adaptive and _is_behind(run, attack) for attack in run.attacks):
+    if not any(attack.adaptive and _is_behind(run, attack) for attack in run.comparisons):
         return None
     return element(
         "p",
         "An adaptive attacker could always do what the plain one does. Where its mean PSNR is behind, "
-        "it is under-tuned, and the plain result is what counts.",
+        "it is under-tuned, and we report the plain result.",
+        data_fact="under-tuned",
     )
 
 
 def _manipulated_remark(run: Run) -> Html | None:
-    if not any(attack.manipulated for attack in run.attacks):
+    if not any(attack.manipulated for attack in run.comparisons):
         return None
     return element(
         "p",
@@ -144,17 +151,18 @@ def _manipulated_remark(run: Run) -> Html | None:
 
 
 def _trained_remark(run: Run) -> Html | None:
-    if all(attack.update != "trained" for attack in run.attacks):
+    if all(attack.update != "trained" for attack in run.comparisons):
         return None
     return element(
         "p",
         f"Rows of “{TRAINED}” compare the reconstruction with the images that this defense put "
         "in the originals' place; the others compare it with the originals.",
+        data_fact="trained",
     )
 
 
 def _sum_remark(run: Run) -> Html | None:
-    if all(attack.update != "sum" for attack in run.attacks):
+    if all(attack.update != "sum" for attack in run.comparisons):
         return None
     return element(
         "p",
@@ -164,30 +172,31 @@ def _sum_remark(run: Run) -> Html | None:
 
 
 def _masked_remark(run: Run) -> Html | None:
-    if all(attack.update != "masked" for attack in run.attacks):
+    if all(attack.update != "masked" for attack in run.comparisons):
         return None
     return element(
         "p",
         f"Rows of “{MASKED}” are attacks on what one client sent: under its masks that is uniform noise, so "
         "their scores are those of a guess.",
+        data_fact="masked",
     )
 
 
 def _unscored_remark(run: Run) -> Html | None:
-    if all(attack.scored for attack in run.attacks):
+    if all(attack.scored for attack in run.comparisons):
         return None
     return element(
         "p",
-        "Rows of dashes were not scored: a client did not allow an audit, so nobody knows the original.",
+        "Rows of dashes were not scored: a client did not allow an audit, so the original is not known.",
     )
 
 
 def _grants(run: Run) -> list[Child]:
     grouped: dict[str, list[str]] = {}
-    for attack in run.attacks:
+    for attack in run.comparisons:
         grouped.setdefault(_grant_words(attack), []).append(attack.name)
     items = [
-        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words)
+        element("li", element("strong", ", ".join(dict.fromkeys(names))), ": ", words, data_fact="granted")
         for words, names in grouped.items()
     ]
     batch = run.setting("audit", "batch_size")
@@ -227,7 +236,7 @@ def _brief(value: object) -> str:
 
 def _attack_notes(run: Run) -> list[Child]:
     notes: dict[str, list[str]] = {}
-    for attack in run.attacks:
+    for attack in run.comparisons:
         for note in attack.notes:
             notes.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
     if not notes:
@@ -236,4 +245,4 @@ def _attack_notes(run: Run) -> list[Child]:
         element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
         for note, who in notes.items()
     ]
-    return [element("h3", "What the attacks said about themselves"), element("ul", items)]
+    return [element("h3", "Notes of the attacks"), element("ul", items)]

@@ -1,4 +1,4 @@
-"""Many runs on one page: a table that sorts, accuracy curves on one another, the frontier."""
+"""Page of many runs: a sortable table, overlaid accuracy curves, and the frontier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What privacy has cost so far, round by round, beside the budget."""
+"""Panel of the privacy cost by round, beside the budget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 from fl_app.report.charts.plots import Curve, plot_epsilon
 from fl_app.report.data.formats import format_number
-from fl_app.report.data.records import Run
 from fl_app.report.markup import Html, element
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results import Run
 
 
 def epsilon_panel(run: Run) -> Html | None:
@@ -25,11 +25,17 @@ def epsilon_panel(run: Run) -> Html | None:
     picture = themed_image(
         lambda theme: plot_epsilon(curves, budget, theme), f"ε by round, at the end: {ends}"
     )
-    per = f" of one {run.epsilon_unit}" if run.epsilon_unit else ""
-    return panel("Privacy spent", picture, element("p", _words(per, budget, server), class_="muted"))
+    per = f" of one {run.totals.epsilon_unit}" if run.totals.epsilon_unit else ""
+    return panel("Privacy spent", picture, _words(per, budget, server))
 
 
-def _words(per: str, budget: float | None, server: Curve) -> str:
+def _words(per: str, budget: float | None, server: Curve) -> Html:
     words = f"ε{per} after each round; lower means less is learnt."
     passed = budget is not None and any(value > budget for value in server.y)
-    return f"{words} The budget does not bind the server's." if passed else words
+    return element(
+        "p",
+        f"{words} The budget does not limit ε against the server." if passed else words,
+        class_="muted",
+        data_fact="epsilon-by-round",
+        data_value="server above budget" if passed else None,
+    )

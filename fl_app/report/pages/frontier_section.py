@@ -1,4 +1,4 @@
-"""The frontier on a page: a chart whose bubbles say what they are, and the same numbers in a table."""
+"""Frontier on a page: a chart with labelled bubbles, and the same numbers in a table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _panel(panel: Panel, by: Leakage) -> Html:
 
 
 def caption(points: Sequence[FrontierPoint]) -> list[str]:
-    """Return what a reader has to know of where the numbers come from."""
+    """Return notes on the origin of the numbers."""
     joined: dict[str, list[str]] = {}
     for point in points:
         if point.joined:

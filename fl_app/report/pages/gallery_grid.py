@@ -1,4 +1,4 @@
-"""The gallery on a page: pictures in a grid, with as many rows as there is room for."""
+"""Gallery on a page: a grid of pictures with as many rows as fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a report about attacks on labels alone: how many were found, class by class."""
+"""Report section on label attacks: labels found, class by class."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fl_app.report.data.formats import DASH, format_number
-from fl_app.report.data.records import Attack, Run
 from fl_app.report.data.scores import mean_of
 from fl_app.report.data.update_kinds import update_words
 from fl_app.report.markup import Child, element, table
+from fl_app.results import Attack, Run
 
 NAMES = ("precision", "recall", "f1", "exact")
 MOST_ROWS = 60
@@ -18,14 +18,14 @@ MOST_ROWS = 60
 
 def label_means(attacks: Iterable[Attack]) -> dict[str, float | None]:
     """Return the mean scores over several updates."""
-    scored = [attack.labels for attack in attacks if attack.labels]
+    scored = [attack.label_scores for attack in attacks if attack.label_scores]
     return {name: mean_of([one[name] for one in scored if name in one]) for name in NAMES}
 
 
 def label_section(run: Run) -> list[Child]:
     """Return what attacks on labels found, for each kind of update and form of attack."""
     groups: dict[tuple[str, str, bool], list[Attack]] = {}
-    for attack in run.attacks:
+    for attack in run.comparisons:
         if attack.found_labels or attack.true_labels:
             groups.setdefault((attack.name, update_words(run, attack), attack.adaptive), []).append(attack)
     if not groups:
@@ -44,9 +44,10 @@ def label_section(run: Run) -> list[Child]:
 def _classes(title: str, attacks: list[Attack]) -> Child:
     present, found, right = Counter[int](), Counter[int](), Counter[int]()
     for attack in attacks:
-        present.update(set(attack.true_labels))
-        found.update(attack.found_labels)
-        right.update(set(attack.true_labels) & set(attack.found_labels))
+        true, named = attack.true_labels or [], attack.found_labels or []
+        present.update(set(true))
+        found.update(named)
+        right.update(set(true) & set(named))
     classes = sorted(present | found, key=lambda c: (right[c] == present[c] == found[c], c))
     rows = [
         [

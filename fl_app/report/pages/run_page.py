@@ -1,4 +1,4 @@
-"""The page of one run: `report.html` beside its `result.json`, with the pictures it shows as files too."""
+"""Page of one run: `report.html` beside its `result.json`, with its pictures as files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+from fl_app.console.words import printable
 from fl_app.report.charts.plots import Curve, plot_accuracy, plot_bytes, plot_residual
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import (
@@ -18,8 +19,6 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import GalleryRow, gallery_rows, plot_gallery
-from fl_app.report.data.records import Run
-from fl_app.report.data.runs import load_run
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.answers import four_answers
 from fl_app.report.pages.attack_section import attack_section
@@ -31,6 +30,7 @@ from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
+from fl_app.results import Run, load_run
 
 _NOTES_SHOWN = 12
 
@@ -72,7 +72,7 @@ def _head(run: Run) -> list[Child]:
     def counted(value: str | None, noun: str) -> str | None:
         return value and f"{value} {noun}"
 
-    per = f" per {run.epsilon_unit}" if run.epsilon_unit else ""
+    per = f" per {run.totals.epsilon_unit}" if run.totals.epsilon_unit else ""
     facts = [
         counted(run.setting("clients"), "clients"),
         counted(str(len(run.rounds)), "of " + (run.setting("rounds") or DASH) + " rounds"),
@@ -80,12 +80,12 @@ def _head(run: Run) -> list[Child]:
         counted(run.choice("partition"), "partition"),
         counted(run.choice("engine"), "engine"),
         run.setting("seed") and f"seed {run.setting('seed')}",
-        None if run.parameters is None else f"{format_count(run.parameters)} parameters",
-        None if run.epsilon is None else f"ε{per} = {format_number(run.epsilon, 2)}",
+        None if run.model.parameters is None else f"{format_count(run.model.parameters)} parameters",
+        None if run.totals.epsilon is None else f"ε{per} = {format_number(run.totals.epsilon, 2)}",
         None
-        if run.epsilon_server is None
-        else f"ε against the server = {format_number(run.epsilon_server, 2)}",
-        None if run.seconds is None else format_seconds(run.seconds),
+        if run.totals.epsilon_server is None
+        else f"ε against the server = {format_number(run.totals.epsilon_server, 2)}",
+        None if run.totals.seconds is None else format_seconds(run.totals.seconds),
     ]
     return [
         element("p", "Report of one federated run", class_="eyebrow"),
@@ -124,13 +124,15 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
     )
     return [
         element("h2", "What the attacker saw"),
-        element("p", sums_first) if rows[0].of_sum else None,
+        element("p", sums_first, data_fact="sums-first") if rows[0].of_sum else None,
         element(
             "p",
             "Batches that leaked most come first. A frame marks the picture that came closest to its "
             "original, for each kind of update. Higher PSNR and SSIM mean closer.",
         ),
-        element("p", f"{left} more rows are in the attacks folder of this run.") if left else None,
+        element("p", f"{left} more rows are in the attacks folder of this run.", data_fact="gallery-rest")
+        if left
+        else None,
         element("div", grids, class_="stack"),
     ]
 
@@ -164,7 +166,7 @@ def _bytes_panel(run: Run) -> Html | None:
     down = Curve.of("down", ((r.round, r.downlink_bytes) for r in run.rounds))
     if not up.x and not down.x:
         return None
-    dense = run.dense_bytes
+    dense = run.totals.dense_bytes
     each_way = dense / 2 / len(run.rounds) if dense and math.isfinite(dense) else None
     picture = themed_image(
         lambda theme: plot_bytes(up, down, each_way, theme),
@@ -175,7 +177,7 @@ def _bytes_panel(run: Run) -> Html | None:
 
 
 def _bound_words(run: Run) -> Html | None:
-    """Say how large the messages are beside what a simple model of their entries says."""
+    """Compare the size of messages with the bound of a simple model of their entries."""
     measured = [r for r in run.rounds if r.uplink_to_bound is not None and r.downlink_to_bound is not None]
     if not measured:
         return None
@@ -188,6 +190,7 @@ def _bound_words(run: Run) -> Html | None:
         "equally likely; for a value the empirical entropy of its exponent, with sign and mantissa in full, "
         "or the entropy of the values themselves where few are distinct. Data with more order than that, "
         "such as mantissas that end in zeros, can take less than 1 times the bound.",
+        data_fact="entropy-bound",
     )
 
 
@@ -200,10 +203,10 @@ def _residual_panel(run: Run) -> Html | None:
 
 
 def _failure_section(run: Run) -> list[Child]:
-    failures = [failure for r in run.rounds for failure in r.failures]
+    failures = [(r.round, failure) for r in run.rounds for failure in r.failures]
     if not failures:
         return []
-    rows = [[str(f.round), f.client or DASH, f.reason or DASH] for f in failures]
+    rows = [[str(n), DASH if f.client is None else str(f.client), f.reason or DASH] for n, f in failures]
     body = table(["round", "client", "reason"], rows, words=3)
     few = len(failures) <= 12
     return [
@@ -229,7 +232,7 @@ def _notes_section(run: Run) -> list[Child]:
 def _detail_section(run: Run) -> list[Child]:
     resolved = run.folder / "config.yaml"
     config = (
-        resolved.read_text(encoding="utf-8", errors="replace")
+        printable(resolved.read_text(encoding="utf-8", errors="replace"), lines=True)
         if resolved.is_file()
         else json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
     )
@@ -277,7 +280,7 @@ def _round_table(run: Run) -> Html:
             format_number(r.uplink_to_bound, 3),
             format_number(r.downlink_to_bound, 3),
             str(len(r.failures)),
-            ", ".join(r.attacked) or DASH,
+            ", ".join(map(str, r.attacked)) or DASH,
             format_number(r.epsilon, 2),
             format_number(r.epsilon_server, 2),
             format_short(r.residual_norm),

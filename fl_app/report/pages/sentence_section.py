@@ -1,21 +1,22 @@
-"""The part of a report about sentences: what a search read of them as it went on, token by token."""
+"""Report section on sentences: the tokens read, by iteration of the search."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from fl_app.report.data.formats import DASH, format_percent
-from fl_app.report.data.records import Attack, Read, Run, Sentence
 from fl_app.report.data.update_kinds import update_words
 from fl_app.report.markup import Child, element, table
+from fl_app.results import Attack, Read, Run, Sentence
 
 WRONG = "✗"
-"""Before a token that is not the original's, for who sees no colours."""
+"""Mark before a wrong token, for readers who do not see colours."""
 
 
 def sentence_section(run: Run) -> list[Child]:
-    """Return a table for each attacked sentence: the original, and what was read after some iterations."""
-    attacks = [(attack, attack.sentence) for attack in run.attacks if attack.sentence is not None]
+    """Return a table for each attacked sentence: the original, and the tokens read after some iterations."""
+    attacks = [(attack, attack.sentence) for attack in run.comparisons if attack.sentence is not None]
     if not attacks:
         return []
     return [
@@ -35,16 +36,17 @@ def _title(run: Run, attack: Attack) -> str:
         f"{attack.name} (adaptive)" if attack.adaptive else attack.name,
         update_words(run, attack),
         None if attack.round is None else f"round {attack.round}",
-        None if attack.client is None else f"client {attack.client}",
+        None if attack.sender is None else f"client {attack.sender}",
         "masked places and targets granted" if attack.labels_from == "granted" else "nothing granted",
     ]
     return ", ".join(fact for fact in facts if fact)
 
 
 def _table(sentence: Sentence) -> Child:
-    original = [] if sentence.true is None else [["original", _original(sentence.true, sentence.masked), ""]]
+    true, masked = sentence.true, sentence.masked or []
+    original = [] if true is None else [["original", _original(true, masked), ""]]
     rows = [
-        [_when(read), _tokens(_marked(read.tokens, sentence.true)), format_percent(read.accuracy)]
+        [_when(read), _tokens(_marked(read.tokens, true)), format_percent(read.accuracy)]
         for read in sentence.reads
     ]
     return table(["iterations", "tokens", "right"], [*original, *rows], words=2)
@@ -54,7 +56,7 @@ def _when(read: Read) -> str:
     return "end" if read.iteration is None else str(read.iteration)
 
 
-def _original(true: tuple[str, ...], masked: tuple[bool, ...]) -> Child:
+def _original(true: Sequence[str], masked: Sequence[bool]) -> Child:
     return _tokens(
         [
             element("u", token) if hidden else token
@@ -64,7 +66,7 @@ def _original(true: tuple[str, ...], masked: tuple[bool, ...]) -> Child:
     )
 
 
-def _marked(tokens: tuple[str, ...], true: tuple[str, ...] | None) -> list[Child]:
+def _marked(tokens: Sequence[str], true: Sequence[str] | None) -> list[Child]:
     """Return the tokens, those marked that are not the original's; a dash where one is missing."""
     if true is None:
         return list(tokens)

@@ -1,4 +1,4 @@
-"""The part of a report about the server: what it is sent, what it learns from that, and what bounds it."""
+"""Report section on the server: its messages, its knowledge, and the bounds on it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from safetensors import SafetensorError, safe_open
 from fl_app.report.charts.layer_chart import plot_layers
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import format_count, format_number, format_short
-from fl_app.report.data.records import ClientPrivacy, Exchange, Run
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results import Exchange, Privacy, Run
 
 _SCHEMES = {
     "FLStd": "That is its whole update (FL-STD).",
-    "FLBasic": "They are random coordinates, drawn anew in every round from a seed that everybody knows; "
+    "FLBasic": "They are random coordinates, drawn in every round from a public seed; "
     "the others are not trained in that round (FL-BASIC).",
-    "FLCS": "They are random measurements of its whole update, made with a seed that everybody knows; the "
-    "server looks for a sparse update that explains their mean (FL-CS).",
+    "FLCS": "They are random measurements of its whole update, made with a public seed; the "
+    "server searches for a sparse update that explains their mean (FL-CS).",
     "FLTop": "They are the same coordinates T in every round, chosen on public samples before the first "
-    "one; the others never change. So which they are says nothing about a client's data (FL-TOP).",
+    "one; the others never change. The choice therefore says nothing about a client's data (FL-TOP).",
 }
 _VOTED = (
     "They are the same coordinates T in every round but for round {round}, in which clients voted on them; "
     "the others never change. The votes are charged like any other round (FL-TOP)."
 )
 _STOPPED = "stopped before round"
-"""How the note of a run begins that stopped because of its budget."""
+"""Beginning of the note of a run that stopped because of its budget."""
 
 
 def server_section(run: Run) -> list[Child]:
-    """Return what the server can learn, and who is kept from what; nothing if the run does not tell."""
-    if run.exchange is None and run.privacy is None and run.secure_sum is None:
+    """Return the server's knowledge and its limits; empty if the run does not record them."""
+    if run.exchange is None and run.privacy is None and run.secure_aggregation is None:
         return []
     return [
-        element("h2", "What the server can learn"),
+        element("h2", "What the server can learn", data_fact="server"),
         element(
             "div",
             _sent_panel(run, run.exchange) if run.exchange else None,
@@ -52,7 +52,7 @@ def _sent_panel(run: Run, exchange: Exchange) -> Html:
     chart = _layer_chart(run, exchange)
     return panel(
         "What each client sends in a round",
-        element("p", words, " ", _scheme(exchange)),
+        element("p", words, " ", _scheme(exchange), data_fact="sent", data_value=exchange.scheme),
         chart,
         element("p", "Where T falls, layer by layer.", class_="muted") if chart else None,
         element("p", "SHA-256 of T: ", element("code", exchange.hash), class_="muted")
@@ -72,9 +72,10 @@ def _layer_chart(run: Run, exchange: Exchange) -> Html | None:
     alt = "share of each layer that is in T"
     if sizes and all(0 <= chosen[name] <= size for name, size in sizes.items()):
         return themed_image(lambda theme: plot_layers(chosen, sizes, theme), alt)
-    if exchange.picture is None or not exchange.picture.is_file():
+    picture = run.file(exchange.picture)
+    if picture is None or not picture.is_file():
         return None
-    return element("img", class_="chart paper", src=png_uri(exchange.picture.read_bytes()), alt=alt)
+    return element("img", class_="chart paper", src=png_uri(picture.read_bytes()), alt=alt)
 
 
 def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:
@@ -87,7 +88,7 @@ def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:
 
 
 def _is_summed(run: Run) -> bool:
-    return run.secure_sum is not None or run.choice("secagg") == "on"
+    return run.secure_aggregation is not None or run.choice("secagg") == "on"
 
 
 def _secure_panel(run: Run) -> Html:
@@ -95,11 +96,17 @@ def _secure_panel(run: Run) -> Html:
     if not _is_summed(run):
         return panel(
             title,
-            element("p", element("strong", "Off."), " The server sees the vector of every client by itself."),
+            element(
+                "p",
+                element("strong", "Off."),
+                " The server sees the vector of every client by itself.",
+                data_fact="secure-sum",
+                data_value="off",
+            ),
         )
-    fewest = run.secure_sum and run.secure_sum.min_clients
+    fewest = run.secure_aggregation and run.secure_aggregation.min_clients
     quorum = f" No round starts with fewer than {fewest} of them." if fewest else ""
-    against = run.secure_sum.against if run.secure_sum else None
+    against = run.secure_aggregation.against if run.secure_aggregation else None
     return panel(
         title,
         element(
@@ -107,39 +114,55 @@ def _secure_panel(run: Run) -> Html:
             element("strong", "On."),
             " The server learns the sum of the clients' vectors, who took part and who vanished when, but no "
             f"client's own vector.{quorum}",
+            data_fact="secure-sum",
+            data_value="on",
         ),
-        element("ul", [element("li", element("strong", who), " ", why) for who, why in _threats(against)]),
+        element(
+            "ul",
+            [
+                element("li", element("strong", f"{verdict}:"), " ", who, data_fact=verdict, data_value=value)
+                for verdict, value, who in _threats(against)
+            ],
+        ),
         element("p", "In full: ", element("code", "docs/secure-aggregation.md"), ".", class_="muted"),
     )
 
 
-def _threats(against: str | None) -> list[tuple[str, str]]:
-    """Return whom secure aggregation withstands and whom not, with the reason."""
+def _threats(against: str | None) -> list[tuple[str, str | None, str]]:
+    """Return a verdict on every adversary of secure aggregation, its name, and the reason."""
     models = {
         "honest-but-curious server": [
             (
-                "Covered:",
+                "Covered",
+                "honest-but-curious server",
                 "an honest-but-curious server, which follows the protocol and keeps all that it sees.",
             ),
             (
-                "Not covered:",
+                "Not covered",
+                "active server",
                 "an active server, which breaks the rules. It could put its own keys in place of the "
                 "clients' and read every vector; pinned identities (secagg.identities) prevent that.",
             ),
         ],
         "active server": [
             (
-                "Covered:",
+                "Covered",
+                "active server",
                 "an active server, which breaks the rules, together with fewer than a third of the clients. "
                 "Keys are signed by pinned identities, so it can neither replace one nor invent a client.",
             ),
-            ("Not covered:", "an active server together with a third of the clients or more."),
+            (
+                "Not covered",
+                "active server and a third of the clients",
+                "an active server together with a third of the clients or more.",
+            ),
         ],
     }
     return [
-        *models.get(against or "", [("Not known:", "which server it withstands.")]),
+        *models.get(against or "", [("Not known", None, "which server it withstands.")]),
         (
-            "Never covered:",
+            "Never covered",
+            "sums",
             "the sum itself, which can be attacked as any update can; and differences of sums, where two "
             "rounds have all clients but one in common. Noise (dp=client) is for these.",
         ),
@@ -148,7 +171,7 @@ def _threats(against: str | None) -> list[tuple[str, str]]:
 
 def _privacy_panel(run: Run) -> Html | None:
     title = "Differential privacy"
-    if run.privacy is None and run.epsilon is not None:
+    if run.privacy is None and run.totals.epsilon is not None:
         return None
     if run.privacy is None:
         seen = "sums" if _is_summed(run) else "vectors"
@@ -159,28 +182,48 @@ def _privacy_panel(run: Run) -> Html | None:
                 element("strong", "None."),
                 " There is no noise: nothing bounds what can be found out from the models, or by the server "
                 f"from the {seen} that it sees.",
+                data_fact="privacy",
+                data_value="none",
             ),
         )
+    totals, privacy = run.totals, run.privacy
+    replayable = privacy.replayable
     facts = [
-        _noise_words(run, run.privacy),
-        _clip_words(run, run.privacy),
-        _sampling_words(run),
-        _source_words(run.privacy),
-        _budget_words(run),
+        ("noise", run.setting("dp", "share"), _noise_words(run, privacy)),
+        ("clip", "learnt" if run.amount("dp", "clip") is None else "set", _clip_words(run, privacy)),
+        ("sampling", run.setting("dp", "sampling"), _sampling_words(run)),
+        ("noise-source", "seed" if replayable else "operating system", _source_words(privacy)),
+        ("budget", "stopped" if _stop_note(run) else "held", _budget_words(run)),
     ]
     delta = run.amount("dp", "delta")
     allowed = "" if delta is None else f" δ is {delta:g}."
     return panel(
         title,
         element(
-            "p", f"What is protected is all that one client has. A smaller ε means less is learnt.{allowed}"
+            "p",
+            f"The guarantee covers all data of one client. A smaller ε means less is learnt.{allowed}",
+            data_fact="privacy",
+            data_value="client",
         ),
         element(
             "ul",
-            element("li", element("strong", _epsilon(run.epsilon)), _models_words(run)),
-            element("li", element("strong", _epsilon(run.epsilon_server)), _server_words(run, run.privacy)),
+            element(
+                "li",
+                element("strong", _epsilon(totals.epsilon)),
+                _models_words(run),
+                data_fact="epsilon-models",
+            ),
+            element(
+                "li",
+                element("strong", _epsilon(totals.epsilon_server)),
+                _server_words(run, privacy),
+                data_fact="epsilon-server",
+            ),
         ),
-        element("ul", [element("li", fact) for fact in facts if fact]),
+        element(
+            "ul",
+            [element("li", words, data_fact=fact, data_value=value) for fact, value, words in facts if words],
+        ),
     )
 
 
@@ -191,15 +234,15 @@ def _epsilon(value: float | None) -> str:
 def _models_words(run: Run) -> str:
     rate = run.amount("dp", "rate")
     if rate == 1:
-        return " against whoever sees only the models. All clients take part in every round."
+        return " against an observer of the models only. All clients take part in every round."
     chance = "" if rate is None else f" (each client by a chance of {100 * rate:.3g} %)"
     return (
-        " against whoever sees only the models. This assumes that it stays secret who takes part in a "
+        " against an observer of the models only. This assumes that it stays secret who takes part in a "
         f"round{chance}."
     )
 
 
-def _server_words(run: Run, privacy: ClientPrivacy) -> str:
+def _server_words(run: Run, privacy: Privacy) -> str:
     knows = " against the server, which knows who takes part: counted for the client that lost most."
     if _is_summed(run):
         return f"{knows} It sees sums only, with the noise of all their clients on them."
@@ -217,9 +260,10 @@ def _server_words(run: Run, privacy: ClientPrivacy) -> str:
 
 
 def _times(run: Run) -> str:
-    if not run.epsilon or not run.epsilon_server or math.isinf(run.epsilon_server):
+    models, server = run.totals.epsilon, run.totals.epsilon_server
+    if not models or not server or math.isinf(server):
         return ""
-    return f" That makes its ε {format_number(run.epsilon_server / run.epsilon, 1)} times the other one."
+    return f" That makes its ε {format_number(server / models, 1)} times the other one."
 
 
 def _expected_clients(run: Run) -> float | None:
@@ -228,11 +272,11 @@ def _expected_clients(run: Run) -> float | None:
     return expected if expected and 0 < expected < math.inf else None
 
 
-def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
+def _noise_words(run: Run, privacy: Privacy) -> str | None:
     if privacy.noise_multiplier is None:
         return None
     kept = {
-        "threshold": " Each client adds so much that the sum keeps it whoever drops out.",
+        "threshold": " Each client adds enough that the sum keeps it even if others drop out.",
         "cohort": " It is complete only if no client drops out.",
     }
     shared = kept.get(run.setting("dp", "share") or "", "") if _is_summed(run) else ""
@@ -242,7 +286,7 @@ def _noise_words(run: Run, privacy: ClientPrivacy) -> str | None:
     )
 
 
-def _clip_words(run: Run, privacy: ClientPrivacy) -> str | None:
+def _clip_words(run: Run, privacy: Privacy) -> str | None:
     if privacy.clip is None:
         return None
     learnt = "" if run.amount("dp", "clip") is not None else ", a bound that was learnt from public samples"
@@ -251,25 +295,29 @@ def _clip_words(run: Run, privacy: ClientPrivacy) -> str | None:
 
 def _sampling_words(run: Run) -> str | None:
     return {
-        "poisson": "Poisson sampling: a coin of its own decides for each client, as the accounting assumes.",
+        "poisson": "Poisson sampling: each client is drawn independently, as the accounting assumes.",
         "fixed": "Fixed sampling: a set number of clients is drawn; ε is computed as if Poisson, which is an "
         "approximation.",
     }.get(run.setting("dp", "sampling") or "")
 
 
-def _source_words(privacy: ClientPrivacy) -> str | None:
+def _source_words(privacy: Privacy) -> str | None:
     if privacy.replayable is None:
         return None
     if privacy.replayable:
-        return "The noise can be replayed from the seed: it protects nobody outside of a simulation."
+        return "The noise can be replayed from the seed: it protects no one outside of a simulation."
     return "The noise comes from the operating system and cannot be replayed."
 
 
+def _stop_note(run: Run) -> str | None:
+    return next((note for note in run.notes if note.startswith(_STOPPED)), None)
+
+
 def _budget_words(run: Run) -> str | None:
-    stopped = next((note for note in run.notes if note.startswith(_STOPPED)), None)
+    stopped = _stop_note(run)
     if stopped is not None:
         return f"Training stopped at the budget: {stopped}."
     if run.budget is None:
         return None
     held = "; training did not have to stop for it" if run.status == "finished" else ""
-    return f"The budget is ε = {run.budget:g} against whoever sees only the models{held}."
+    return f"The budget is ε = {run.budget:g} against an observer of the models only{held}."

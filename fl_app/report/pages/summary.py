@@ -1,15 +1,15 @@
-"""A run in a few lines, for whoever waits at the terminal."""
+"""Terminal summary of a run in a few lines."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fl_app.report.data.formats import format_best, format_bytes, format_factor, format_number, format_percent
-from fl_app.report.data.records import Attack, Run
-from fl_app.report.data.runs import load_baseline, load_run
+from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
 from fl_app.report.pages.label_section import label_means
+from fl_app.results import Attack, Run, load_run
 
 
 def summary_lines(run_dir: Path) -> list[str]:
@@ -19,10 +19,10 @@ def summary_lines(run_dir: Path) -> list[str]:
         *_leak("before the defense", of_update(run, "undefended")),
         *_leak(_sent_words(run), as_sent(run)),
         *_leak(f"of {MASKED}, which is noise", of_update(run, "masked")),
-        f"accuracy: {format_percent(run.accuracy)} after {len(run.rounds)} rounds"
-        f"; best {format_best(run.best_accuracy, run.best_chosen_by)}{_against(run)}",
+        f"accuracy: {format_percent(run.totals.accuracy)} after {len(run.rounds)} rounds"
+        f"; best {format_best(run.totals.best_accuracy, run.totals.best_chosen_by)}{_against(run)}",
         *_two_classes(run),
-        *([] if run.wer is None else [f"word error rate: {format_percent(run.wer)}"]),
+        *([] if run.totals.wer is None else [f"word error rate: {format_percent(run.totals.wer)}"]),
         _bytes(run),
     ]
 
@@ -43,11 +43,11 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
         shares = [share for a in attacks if (share := a.others.get("token_accuracy")) is not None]
         shown = f"{format_percent(max(shares, default=None))} of the tokens right"
         return [f"sentence {words}: {shown} ({names}, the attacker's best)"]
-    if any(attack.transcript for attack in attacks):
+    if any(attack.texts for attack in attacks):
         rates = [rate for attack in attacks if (rate := attack.others.get("token_wer")) is not None]
         shown = f"word errors {format_percent(min(rates, default=None))}"
         return [f"transcript {words}: {shown} ({names}, the attacker's best)"]
-    if any(attack.labels for attack in attacks) and worst_score(PSNR, attacks) is None:
+    if any(attack.label_scores for attack in attacks) and worst_score(PSNR, attacks) is None:
         shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
         return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
@@ -57,18 +57,18 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
 def _two_classes(run: Run) -> list[str]:
     if not run.two_classes:
         return []
-    return [
-        f"balanced accuracy: {format_percent(run.balanced_accuracy)}; AUROC {format_number(run.auroc, 3)}"
-    ]
+    totals = run.totals
+    shown = f"{format_percent(totals.balanced_accuracy)}; AUROC {format_number(totals.auroc, 3)}"
+    return [f"balanced accuracy: {shown}"]
 
 
 def _against(run: Run) -> str:
     baseline = load_baseline(run)
-    return "" if baseline is None else f"; without the defense {format_percent(baseline.accuracy)}"
+    return "" if baseline is None else f"; without the defense {format_percent(baseline.totals.accuracy)}"
 
 
 def _bytes(run: Run) -> str:
-    up, down, dense = run.uplink_bytes, run.downlink_bytes, run.dense_bytes
+    up, down, dense = run.totals.uplink_bytes, run.totals.downlink_bytes, run.totals.dense_bytes
     sent = None if up is None or down is None else up + down
     return (
         f"bytes: {format_bytes(up)} up, {format_bytes(down)} down; dense ÷ sent {format_factor(dense, sent)}"

@@ -1,4 +1,4 @@
-"""The part of a report about searches: how near the gradients came, and with them the images."""
+"""Report section on searches: distance of gradients and of images by iteration."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from matplotlib.ticker import MaxNLocator
 
 from fl_app.report.charts.canvas import LIGHT, Theme, blank_chart, png_bytes
 from fl_app.report.charts.tiles import read_tiles, tile_uri
-from fl_app.report.data.records import Attack, Run, TracePoint
 from fl_app.report.data.update_kinds import update_words
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.results import Attack, Run, TracePoint
 
 _SHOWN = 6
 """Searches on a page, and pictures of each."""
 
 
 def trace_section(run: Run) -> list[Child]:
-    """Return a chart of every search of which snapshots were kept, and some of its images."""
-    traced = [attack for attack in run.attacks if attack.trace and attack.update != "trained"]
+    """Return a chart of every search with snapshots, and some of its images."""
+    traced = [attack for attack in run.comparisons if attack.trace and attack.update != "trained"]
     if not traced:
         return []
     more = len(traced) - _SHOWN
@@ -61,14 +61,14 @@ def _line(
 
 def _panel(run: Run, attack: Attack) -> Html:
     form = f"{attack.name}{' (adaptive)' if attack.adaptive else ''}"
-    title = f"{form}, round {attack.round}, client {attack.client}: {update_words(run, attack)}"
+    title = f"{form}, round {attack.round}, client {attack.sender}: {update_words(run, attack)}"
     chart = themed_image(lambda theme: plot_trace(attack.trace, theme), f"search of {title}, by step")
     return panel(title, chart, _strip(attack))
 
 
 def _strip(attack: Attack) -> Html | None:
     """Return a few images of the search, the last one among them, each under its step."""
-    tiles = read_tiles(attack.trace_images)
+    tiles = read_tiles(attack.file("trace_images"))
     if len(tiles) != len(attack.trace):
         return None
     step = max(1, -(-len(tiles) // _SHOWN))

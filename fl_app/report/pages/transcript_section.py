@@ -1,18 +1,18 @@
-"""The part of a report about transcripts: what was said, what was read, and where they differ."""
+"""Report section on transcripts: spoken and recovered words, with the differences marked."""
 
 from __future__ import annotations
 
 from difflib import SequenceMatcher
 
 from fl_app.report.data.formats import DASH, format_percent
-from fl_app.report.data.records import Attack, Run, as_text
 from fl_app.report.data.update_kinds import update_words
 from fl_app.report.markup import Child, element, table
+from fl_app.results import Attack, Run
 
 
 def transcript_section(run: Run) -> list[Child]:
     """Return one row for each attacked utterance; words that differ are marked."""
-    attacks = [a for a in run.attacks if a.transcript is not None and a.sentence is None]
+    attacks = [a for a in run.comparisons if a.texts is not None and a.sentence is None]
     if not attacks:
         return []
     return [
@@ -23,14 +23,14 @@ def transcript_section(run: Run) -> list[Child]:
 
 
 def _row(run: Run, attack: Attack) -> list[Child]:
-    found, true = attack.transcript or ("", None)
+    found, true = attack.texts or ("", None)
     said, read = (true or DASH, found) if true is None else _marked(true.split(), found.split())
-    who = as_text(attack.client) or DASH
+    who = DASH if attack.sender is None else str(attack.sender)
     return [update_words(run, attack), who, said, read, format_percent(attack.others.get("token_wer"))]
 
 
 def _marked(said: list[str], read: list[str]) -> tuple[Child, Child]:
-    """Return both texts with what the other one lacks marked."""
+    """Return both texts with their differences marked."""
     left: list[Child] = []
     right: list[Child] = []
     for kind, a, b, c, d in SequenceMatcher(a=said, b=read, autojunk=False).get_opcodes():

@@ -5,8 +5,6 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from torch import nn
 
 from attacks.analytic import first_linear
@@ -199,9 +197,3 @@ def test_leaves_the_observation_and_the_global_state_alone(seen):
     torch.testing.assert_close((obs.model.state_dict(), obs.update), before, rtol=0, atol=0)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not any(module._forward_pre_hooks for module in obs.model.modules())
-
-
-def test_the_group_makes_the_attack(repository):
-    cfg = OmegaConf.load(repository / "conf" / "attack" / "first_linear.yaml")
-    assert cfg.name == "first_linear"
-    assert instantiate(cfg.method) == first_linear()

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from PIL import Image
 from torch import nn
 
@@ -202,13 +200,3 @@ def test_several_local_steps_allow_a_rank_for_each(seen, ctx):
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         complete_low_rank(**settings)
-
-
-def test_the_group_has_the_defaults_of_the_library_and_its_settings_reach_the_method(repository):
-    cfg = OmegaConf.create({"attack": OmegaConf.load(repository / "conf" / "attack" / "low_rank.yaml")})
-    assert cfg.attack.name == "low_rank"
-    for adaptive in (True, False):
-        chosen = OmegaConf.merge(cfg, {"attack": {"adaptive": adaptive}})
-        assert instantiate(chosen.attack.method) == complete_low_rank(adaptive=adaptive)
-    changed = OmegaConf.merge(cfg, {"attack": {"rank": 2, "starts": 5, "iterations": 9, "adaptive": True}})
-    assert instantiate(changed.attack.method) == complete_low_rank(rank=2, starts=5, iterations=9)

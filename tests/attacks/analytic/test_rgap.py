@@ -9,8 +9,6 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from scipy.optimize import brentq
 from torch import nn
 
@@ -379,12 +377,6 @@ def test_changes_nothing_reports_its_steps_and_can_be_scored(pixels):
     scores = score(result, Truth(inputs=pixels, labels=torch.tensor([1])))
     assert scores["psnr"][0] > 100
     assert scores["labels"]["exact"] == 1.0
-
-
-def test_the_group_builds_the_attack(repository):
-    cfg = OmegaConf.load(repository / "conf" / "attack" / "rgap.yaml")
-    assert cfg.name == "rgap"
-    assert instantiate(cfg.method) == rgap()
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_guesses_with_entries_of_their_own_are_the_same_together_and_alone(unrol
 def test_nothing_is_held_against_what_was_not_trained():
     obs, _, _ = sent_by_client(model())
     seen, problem = informed(obs, read)
-    recipe = informed_recipe(inverting_gradients().recipe(problem), seen, problem)
+    recipe = informed_recipe(inverting_gradients().recipe(problem, [seen]), seen, problem)
     assert problem.withheld is None
     assert recipe.masked
     assert torch.equal(problem.sent, flatten_update(obs.sent, problem.names))

@@ -4,8 +4,6 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from torch import nn
 from torch.autograd import gradcheck
 
@@ -73,7 +71,7 @@ def test_the_objective_is_the_relative_distance_at_the_returned_images(obs):
 
 def test_the_search_goes_down_the_gradient_of_what_it_reports(obs):
     problem = as_problem(obs, who="t")
-    recipe = dlg().recipe(problem)
+    recipe = dlg().recipe(problem, [obs])
     distance = recipe.matching(problem.target[None], None)
     start = recipe.draw(torch.Generator().manual_seed(0))
     names = list(dict(obs.model.named_parameters()))
@@ -111,7 +109,9 @@ def test_a_batch_is_recovered_one_sample_in_turn(observe, model, pixels):
     assert sorted(searched.labels.tolist()) == [0, 2]
     assert mse(searched.images[searched.labels.argsort()], pixels[[1, 0]]).max() < 1e-5
     first = dlg(labels="granted", steps=1)(obs).images
-    start = dlg(labels="granted").recipe(as_problem(obs, who="t")).draw(torch.Generator().manual_seed(0))
+    start = (
+        dlg(labels="granted").recipe(as_problem(obs, who="t"), [obs]).draw(torch.Generator().manual_seed(0))
+    )
     torch.testing.assert_close(first[1], (start["images"][1] * STD[0] + MEAN[0]).clamp(0, 1))
     assert not torch.allclose(first[0], (start["images"][0] * STD[0] + MEAN[0]).clamp(0, 1))
 
@@ -123,7 +123,7 @@ def test_idlg_reads_the_label_and_searches_for_the_image_alone(obs, pixels):
     assert any("inferred (iDLG)" in note for note in result.notes)
     assert mse(result.images, pixels[:1]) < 1e-6
     assert torch.equal(result.images, dlg(labels="granted")(obs).images)
-    assert "logits" not in idlg().recipe(as_problem(obs, who="t")).draw(torch.Generator())
+    assert "logits" not in idlg().recipe(as_problem(obs, who="t"), [obs]).draw(torch.Generator())
 
 
 def test_labels_that_are_not_granted_cannot_be_used(obs):
@@ -300,23 +300,13 @@ def test_trials_of_a_line_search_may_break_but_not_the_iterate():
     [("steps", 0), ("restarts", 0), ("tolerance", -1), ("tolerance", 1), ("time_budget", 0)],
 )
 def test_settings_are_checked_when_the_attack_is_made(make, setting, value):
-    with pytest.raises(ValueError, match=f"{make.__name__}: {setting} must be .*, got "):
+    with pytest.raises(ValueError, match=f"{make.who}: {setting} must be .*, got "):
         make(**{setting: value})
 
 
 def test_sources_of_labels_are_checked_when_the_attack_is_made():
     with pytest.raises(ValueError, match=r"dlg: labels must be one of .*'optimise'.*, got 'auto'"):
         dlg(labels="auto")
-
-
-@pytest.mark.parametrize(("name", "make"), [("dlg", dlg), ("idlg", idlg)])
-def test_the_groups_have_the_defaults_of_the_library(repository, name, make):
-    cfg = OmegaConf.create({"attack": OmegaConf.load(repository / "conf" / "attack" / f"{name}.yaml")})
-    assert cfg.attack.name == name
-    cfg.attack.adaptive = False
-    assert instantiate(cfg.attack.method) == make()
-    cfg.attack.merge_with({"steps": 7, "restarts": 2, "adaptive": True})
-    assert instantiate(cfg.attack.method) == make(steps=7, restarts=2, adaptive=True)
 
 
 @pytest.mark.slow

@@ -227,7 +227,7 @@ def test_problems_of_different_rounds_are_not_solved_together(observe, small_len
     for pair in ([obs, changed], [changed, obs]):
         problems = [attack.see(one)[1] for one in pair]
         with pytest.raises(ValueError, match="earlier rounds"):
-            match_gradients(problems, [LABELS[:1]] * 2, attack.recipe(problems[0]), restarts=1, seed=0)
+            match_gradients(problems, [LABELS[:1]] * 2, attack.recipe(problems[0], pair), restarts=1, seed=0)
 
 
 def test_the_graph_of_several_rounds_takes_several_times_the_memory(observe, small_lenet):

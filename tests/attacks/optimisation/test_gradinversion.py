@@ -5,8 +5,6 @@ import importlib
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from torch import nn
 from torch.autograd import gradcheck
 
@@ -299,11 +297,10 @@ def test_many_observations_at_once_are_each_attacked_as_if_alone(step, model, pi
 def test_groups_draw_restarts_together(obs):
     def spread(group):
         problem = as_problem(obs, who="t")
-        attack = gradinversion(steps=60, restarts=3, group=group)
         solution = matching.match_gradients(
             [problem],
             [obs.labels],
-            dataclasses.replace(attack, statistics=(known_statistics(obs)[0],)).recipe(problem),
+            gradinversion(steps=60, restarts=3, group=group).recipe(problem, [obs]),
             restarts=3,
             seed=0,
         )[0]
@@ -356,14 +353,6 @@ def test_leaves_the_observation_and_the_global_state_alone(obs):
     after = (obs.model.state_dict(), obs.update, obs.labels, obs.buffers)
     torch.testing.assert_close(after, before, rtol=0, atol=0)
     assert torch.equal(torch.random.get_rng_state(), generator)
-
-
-def test_the_group_has_the_defaults_of_the_library(repository):
-    group = OmegaConf.load(repository / "conf" / "attack" / "gi.yaml")
-    cfg = OmegaConf.merge({"attack": group}, {"attack": {"adaptive": False}})
-    assert instantiate(cfg.attack.method) == gradinversion()
-    changed = OmegaConf.merge(cfg, {"attack": {"steps": 7, "bn": 0.5, "group": 0.0, "adaptive": True}})
-    assert instantiate(changed.attack.method) == gradinversion(steps=7, bn=0.5, group=0.0, adaptive=True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from federations import SMALL, Wiretap
 from flwr.app import RecordDict
 
 from attacks.base import Reconstruction
-from fl_app.adversary.passive import Auditor, Public, observe
+from fl_app.adversary.passive import PassiveServer, Public, observe
 from fl_app.client.client import Client
 from fl_app.client_app import app
 from fl_app.config.build import client_parts, server_parts
@@ -34,11 +34,12 @@ def audited(overrides: str = "", *, allow: bool = True, rounds=(2,), clients=(3,
     parts = server_parts(text)
     grid = InlineGrid(app, 5, run_config={"overrides": text}, node_config={"allow-audit": allow})
     strategy, seen_by_strategy = parts.strategy, Wiretap()
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=rounds,
         clients=clients,
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         **settings,
     )
     strategy.start(

@@ -8,9 +8,9 @@ import torch
 from federations import SMALL
 
 from attacks.base import Reconstruction
-from fl_app.adversary.passive import Auditor, Public, observe
+from fl_app.adversary.passive import PassiveServer, Public, observe
 from fl_app.adversary.sightings import FOLDER, load_sightings
-from fl_app.cli.attack import attack_again
+from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.build import attacked_rounds, server_parts
 from fl_app.config.compose import ConfigError, compose
@@ -87,11 +87,12 @@ def watched(overrides: str, asked: int | None, *, allow: bool = True) -> tuple[l
     text = f"{SMALL} {overrides}"
     parts = server_parts(text)
     strategy = parts.strategy
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds="all",
         clients=[2],
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=asked,
     )
     grid = InlineGrid(app, 5, run_config={"overrides": text}, node_config={"allow-audit": allow})

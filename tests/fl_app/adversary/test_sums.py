@@ -3,7 +3,7 @@
 import torch
 from federations import SMALL
 
-from fl_app.adversary.passive import SUM, Auditor, observe
+from fl_app.adversary.passive import SUM, PassiveServer, observe
 from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.client_app import app
 from fl_app.config.build import server_parts
@@ -19,11 +19,12 @@ def audited(overrides: str, *, allow: bool = True, rounds=(2,), clients=(3,), ma
     text = f"{SMALL} training.steps=1 secagg={'on' if masked else 'off'} {overrides}"
     parts = server_parts(text)
     strategy = parts.strategy
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=rounds,
         clients=clients,
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=2,
         masked=masked,
     )

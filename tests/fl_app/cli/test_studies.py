@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.cli import commands as cli
+from fl_app import cli
+from fl_app.cli import study as study_command
 from fl_app.config.compose import compose, study_of
 from fl_app.experiments.studies import StudyEnd, StudyOrder, plan_cells, read_study, run_study
 
@@ -19,7 +20,7 @@ def ordered(tmp_path, monkeypatch):
     """``ordered(arguments)`` runs ``fl-app`` here and returns what it asks of the study, which is not run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FL_APP_DATA", raising=False)
-    monkeypatch.setattr(cli, "show_logs", lambda verbose: None)
+    monkeypatch.setattr(study_command, "show_logs", lambda verbose: None)
 
     def order(*arguments: str) -> StudyOrder:
         found: list[StudyOrder] = []
@@ -29,7 +30,7 @@ def ordered(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
-        monkeypatch.setattr(cli, "run_study", run)
+        monkeypatch.setattr(study_command, "run_study", run)
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert end.value.code == 130
@@ -64,7 +65,7 @@ def test_what_is_no_setting_of_a_run_is_taken_out(ordered):
 )
 def test_mistakes_are_named(monkeypatch, tmp_path, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "show_logs", lambda verbose: None)
+    monkeypatch.setattr(study_command, "show_logs", lambda verbose: None)
     monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -90,9 +91,9 @@ def test_the_cells_of_the_hospital_study_are_those_that_were_typed_before():
 def test_a_study_runs_from_the_command_to_its_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FL_APP_DATA", raising=False)
-    monkeypatch.setattr(cli, "show_logs", lambda verbose: None)
+    monkeypatch.setattr(study_command, "show_logs", lambda verbose: None)
     ends: list[StudyEnd] = []
-    monkeypatch.setattr(cli, "run_study", lambda *asked: ends.append(run_study(*asked)) or ends[-1])
+    monkeypatch.setattr(study_command, "run_study", lambda *asked: ends.append(run_study(*asked)) or ends[-1])
     monkeypatch.setattr(sys, "argv", ["fl-app", "-m", "experiment=dgp_table1", "parts=accuracy", *TINY])
     cli.main()
     said = capsys.readouterr().out

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from fl_app.cli import commands as cli
+from fl_app import cli
+from fl_app.cli import run as run_command
+from fl_app.cli import sweep as sweep_command
+from fl_app.cli.before_hydra import check_overrides
 from fl_app.config import compose as overrides
 from fl_app.config.compose import ConfigError, compose, join_overrides
 from fl_app.experiments.sweep import Cell, SweepEnd
@@ -35,13 +38,13 @@ needs_install = pytest.mark.skipif(
 def planned(tmp_path, monkeypatch):
     """``planned(arguments)`` runs ``fl-app`` here and returns the cells, which are not run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "show_logs", lambda verbose: None)
+    monkeypatch.setattr(run_command, "show_logs", lambda verbose: None)
 
     def plan(*arguments: str) -> list[Cell]:
         cells: list[Cell] = []
         monkeypatch.setattr(sys, "argv", ["fl-app", *arguments])
         monkeypatch.setattr(
-            cli, "run_sweep", lambda wanted, say, jobs: cells.extend(wanted) or SweepEnd([], [])
+            sweep_command, "run_sweep", lambda wanted, say, jobs: cells.extend(wanted) or SweepEnd([], [])
         )
         cli.main()
         return cells
@@ -63,7 +66,7 @@ def own_conf(tmp_path, monkeypatch, repository):
     (conf / "experiment" / "wrong.yaml").write_text(
         "# @package _global_\nhydra:\n  sweeper:\n    params:\n      defense: none,tpok\n"
     )
-    for module in (cli, overrides):
+    for module in (run_command, overrides):
         monkeypatch.setattr(module, "CONF_DIR", conf)
     compose.cache_clear()
     yield conf
@@ -124,25 +127,25 @@ def test_several_values_without_dash_m_are_refused(planned, capsys):
     with pytest.raises(SystemExit) as end:
         planned("defense=none,topk")
     assert end.value.code == 2
-    assert "defense=none,topk: several values are a sweep" in capsys.readouterr().err
+    assert "defense=none,topk: multiple values given; add -m" in capsys.readouterr().err
 
 
 def test_values_that_are_only_refused_together_do_not_stop_the_sweep():
-    cli._check_before_hydra(["strategy=fed_avg,fed_sgd", "defense=dgp,adgp"])
+    check_overrides(["strategy=fed_avg,fed_sgd", "defense=dgp,adgp"])
     with pytest.raises(ConfigError, match="defense=adgp brings its own"):
-        cli._check_before_hydra(["strategy=fed_avg", "defense=adgp"])
+        check_overrides(["strategy=fed_avg", "defense=adgp"])
 
 
 def test_another_launcher_of_hydra_is_refused_rather_than_ignored():
     state = OmegaConf.create({"sweep": {"subdir": "."}, "launcher": {"_target_": "elsewhere.Launcher"}})
     with pytest.raises(ConfigError, match=r"hydra/launcher: .* got elsewhere\.Launcher"):
-        cli._cell(state)
+        sweep_command.check_launch(state)
 
 
 def test_failed_cells_are_named_in_the_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "run_sweep", lambda cells, say, jobs: SweepEnd([], ["defense=topk"]))
+    monkeypatch.setattr(sweep_command, "run_sweep", lambda cells, say, jobs: SweepEnd([], ["defense=topk"]))
     with pytest.raises(SystemExit) as end:
-        cli._sweep([Cell([], tmp_path)] * 2, named=True)
+        sweep_command.run_cells([([], tmp_path)] * 2, named=True)
     assert end.value.code == 1
     assert "1 of 2 cells failed; the same command runs them again:\n  defense=topk" in capsys.readouterr().err
 
@@ -158,9 +161,9 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, monkeypatch, capsys, n
     def interrupted(cells, say, jobs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_sweep", interrupted)
+    monkeypatch.setattr(sweep_command, "run_sweep", interrupted)
     with pytest.raises(SystemExit) as end:
-        cli._sweep([Cell([], tmp_path)], named=named)
+        sweep_command.run_cells([([], tmp_path)], named=named)
     assert end.value.code == 130
     assert words in capsys.readouterr().err
 

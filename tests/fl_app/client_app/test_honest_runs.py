@@ -15,8 +15,8 @@ from fl_app.wire.messages import unpack_reply
 ROOMY = "batch_size=8 clients=3 data.size=12 rounds=3 model=mlp model.hidden=[8]"
 REPEATING = ["none", "topk", "dgp", "adgp location=vote", "graddrop", "fp16", "fl_std", "fl_top share=0.1"]
 """Defenses without noise: a node that draws its own numbers computes the same."""
-SKIPPED = {"soteria", "ats"}
-"""Those that take pictures and long: they differ in training alone."""
+SKIPPED = {"soteria", "ats", "custom"}
+"""Those that take pictures and long, and the one that names no callable."""
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def strike(monkeypatch, error: BaseException, *, defense: str) -> None:
     honest = Results.add_round
 
     def add_round(self, record, **scores):
-        if record.round == 2 and self.content["config"]["choices"]["defense"] == defense:
+        if record.round == 2 and self.run.config["choices"]["defense"] == defense:
             raise error
         honest(self, record, **scores)
 

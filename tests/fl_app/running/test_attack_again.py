@@ -9,7 +9,7 @@ from federations import SMALL
 from safetensors.torch import load_file, save_file
 
 from fl_app.adversary.sightings import FOLDER, load_sightings
-from fl_app.cli.attack import attack_again
+from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.compose import ConfigError
 from fl_app.flower import InlineGrid

@@ -6,7 +6,7 @@ import pytest
 from federations import SMALL
 
 from attacks.labels import bias_labels, idlg_label, rlg, yin_labels
-from fl_app.adversary.passive import Auditor, Public, observe
+from fl_app.adversary.passive import PassiveServer, Public, observe
 from fl_app.client_app import app
 from fl_app.config.build import server_parts
 from fl_app.flower import InlineGrid
@@ -27,11 +27,12 @@ def seen(overrides: str) -> tuple[Observation, Truth]:
     parts = server_parts(text)
     grid = InlineGrid(app, 1, run_config={"overrides": text}, node_config={"allow-audit": True})
     strategy, d = parts.strategy, parts.dataset
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=(1,),
         clients=(0,),
         model=lambda: (strategy.weights, strategy.buffers),
         read=strategy.see,
+        public=parts.public,
         batch_size=SAMPLES,
     )
     strategy.start(

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from fl_app.results import Round
 from fl_app.running.result import Results
-from fl_app.strategies.record import RoundRecord
 from fl_app.training import Evaluation
 
 
@@ -18,7 +18,7 @@ def results_of(folder, rounds):
     """Write rounds of (test scores, validation scores) and return what stands in the file."""
     results = Results(folder, {}, {"parameters": 1, "buffers": 0})
     for number, (tested, validated) in enumerate(rounds, 1):
-        results.add_round(RoundRecord(number), tested=tested, validated=validated, seconds=0.1)
+        results.add_round(Round.begin(number), tested=tested, validated=validated, seconds=0.1)
     results.finish("finished")
     return json.loads((folder / "result.json").read_text())
 
@@ -67,4 +67,4 @@ def test_an_older_run_can_be_reopened(tmp_path, key):
     (tmp_path / "result.json").write_text(json.dumps(content))
     results = Results.reopen(tmp_path)
     results.finish("finished")
-    assert (results.content["summary"]["best_accuracy"], results.content["summary"]["best_round"]) == (0.4, 1)
+    assert (results.run.summary.best_accuracy, results.run.summary.best_round) == (0.4, 1)

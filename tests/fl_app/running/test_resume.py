@@ -21,6 +21,7 @@ from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.running import federation, vector_facts
 from fl_app.running import resume as lasting_run
 from fl_app.running.result import Results
+from fl_app.strategies import FLStd
 
 TINY = f"{SMALL} clients=3 data.size=12 rounds=5 evaluate_every=2 baseline=false checkpoint=true"
 MLP = "model=mlp model.hidden=[8]"
@@ -255,7 +256,7 @@ def test_a_secure_round_that_was_cut_short_is_charged_if_unmasking_had_begun(unm
     run_job(words(SECURE), folder=tmp_path / "whole")
     cut = tmp_path / "cut"
     seen: list = []
-    honest = federation.FLStd._ask
+    honest = FLStd._ask
 
     def ask(self, kind, blobs):
         if self.records[-1].round == 4 and kind == ("query.unmask" if unmasked else "query.share"):
@@ -263,7 +264,7 @@ def test_a_secure_round_that_was_cut_short_is_charged_if_unmasking_had_begun(unm
         return honest(self, kind, blobs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(federation.FLStd, "_ask", ask)
+        patch.setattr(FLStd, "_ask", ask)
         with pytest.raises(RuntimeError, match="power cut"):
             run_job(words(SECURE), folder=cut)
 
@@ -273,7 +274,7 @@ def test_a_secure_round_that_was_cut_short_is_charged_if_unmasking_had_begun(unm
             seen.append((terms.round, terms.attempt))
         return honest(self, kind, blobs)
 
-    monkeypatch.setattr(federation.FLStd, "_ask", note_attempt)
+    monkeypatch.setattr(FLStd, "_ask", note_attempt)
     run_job([f"resume={cut}"])
     # the numbers of the attempts that were lost are not used again
     assert seen == [(4, 2), (5, 0)]

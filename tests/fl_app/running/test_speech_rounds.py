@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_model(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("defense=none attack=ig", "attack: must be none or one of bag_of_words, transcript on transcripts"),
+        ("defense=none attack=ig", "attack: must be none or one that reads transcripts, got ig"),
         ("defense=none model=lenet", r"model: .*lenet_zhu: in_shape must be three positive integers"),
         ("defense=none clients=9", "partition: natural: 9 clients need at least as many groups, got"),
         ("defense=soteria", "defense: soteria does not work on transcripts"),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from shipped import defense_of, shipped
 
-from fl_app.cli.attack import attack_again
+from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import ConfigError
@@ -26,8 +27,7 @@ from fl_app.training import Rules, Step, parameters, task_of
 
 TINY = "model=bert_mlm model.layers=1 model.width=16 model.heads=2 model.inner=32"
 TEXT = f"data=text data.max_tokens=16 {TINY} clients=3 batch_size=4 attack=none threads=1 baseline=false"
-DEFENSES = sorted(path.stem for path in (Path(__file__).parents[3] / "conf" / "defense").glob("*.yaml"))
-REFUSED = ("ats", "soteria")
+DEFENSES = shipped("defense")
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_rounds_lower_the_loss_and_the_scores_are_those_of_the_model_that_is_lef
 @pytest.mark.parametrize("defense", DEFENSES)
 def test_every_defense_goes_with_text_or_is_refused_for_a_reason(defense):
     settings = f"{TEXT} defense={defense} rounds=1"
-    if defense in REFUSED:
+    if defense_of(defense).images_only:
         with pytest.raises(ConfigError, match=f"defense: {defense} does not work on text"):
             server_parts(settings)
         return
@@ -119,8 +119,8 @@ def test_records_of_dp_sgd_are_sentences_whatever_stands_beside_them():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("defense=none attack=ig", "attack: must be none or one of text_dlg on text, got ig"),
-        ("defense=none attack=transcript", "attack: must be none or one of text_dlg on text"),
+        ("defense=none attack=ig", "attack: must be none or one that reads text, got ig"),
+        ("defense=none attack=transcript", "attack: must be none or one that reads text, got transcript"),
         ("defense=none model=lenet", r"model: .*lenet_zhu: in_shape must be three positive integers"),
         ("defense=none partition=natural clients=40", "partition: natural: 40 clients need at least as many"),
         ("defense=none client.inspect=warn", "client.inspect: models of images are inspected"),

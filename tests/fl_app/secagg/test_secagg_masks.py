@@ -60,7 +60,7 @@ def test_derivation_is_hkdf_of_the_standard():
 def test_every_round_purpose_and_pair_has_its_own_key():
     secret = bytes(32)
     digests = [make_terms(round=1).digest, make_terms(round=2).digest, make_terms(attempt=1).digest]
-    digests += [make_terms(5).digest, make_terms(model=bytes(32)).digest, make_terms(run=bytes(16)).digest]
+    digests += [make_terms(5).digest, make_terms(job=bytes(32)).digest, make_terms(run=bytes(16)).digest]
     contexts = [(p, d, ids) for p in Purpose for d in digests for ids in ((1,), (1, 2), (2, 1), (1, 3))]
     assert len({derive_key(secret, p, d, *ids) for p, d, ids in contexts}) == len(contexts)
 

@@ -90,7 +90,7 @@ def test_another_rounds_message_is_refused_as_old(case):
 def test_a_message_under_other_terms_is_refused(case):
     message, terms, known, blob = case
     for other in (
-        replace(terms, model=bytes(32)),
+        replace(terms, job=bytes(32)),
         replace(terms, run=bytes(16)),
         replace(terms, threshold=4),
     ):
@@ -186,7 +186,7 @@ def test_every_single_bit_of_the_terms_changes_the_digest_or_is_refused():
         ({"participants": (5, 3, 2, 8)}, "participants must ascend"),
         ({"participants": (2, 3, 5, 2**32 - 1)}, "a client id must be below"),
         ({"run": b"short"}, "run must have 16 bytes, got 5"),
-        ({"model": b""}, "model must have 32 bytes, got 0"),
+        ({"job": b""}, "job must have 32 bytes, got 0"),
         ({"size": 0}, "size must be in"),
         ({"round": -1}, "round must be in"),
         ({"fixed_point": replace(TERMS.fixed_point, step=2.0**-6)}, "4 clients with 128 levels"),
@@ -199,7 +199,7 @@ def test_terms_that_protect_nobody_are_refused(change, complaint):
 
 def test_a_client_refuses_such_terms_too():
     blob = TERMS.to_bytes()
-    start = blob.index(TERMS.model) + 32
+    start = blob.index(TERMS.job) + 32
     lowered = blob[:start] + (2).to_bytes(4, "little") + blob[start + 4 :]
     with pytest.raises(ProtocolError, match=r"terms from the server: .*threshold of 4 clients"):
         Terms.from_bytes(lowered)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from secure_rounds import MODEL, Cohort, make_terms, plain_sum, play
+from secure_rounds import JOB, Cohort, make_terms, plain_sum, play
 
 from fl_app.secagg import (
     ProtocolError,
@@ -73,8 +73,8 @@ def test_an_old_or_replayed_invitation_is_refused():
 
 
 def test_another_model_is_refused_before_anything_is_sent():
-    with pytest.raises(ProtocolError, match=r"client 1: expected the model that was agreed on .*, got ffff"):
-        offer(TERMS.to_bytes(), client=1, model=b"\xff" * 32)
+    with pytest.raises(ProtocolError, match=r"client 1: expected the job that was agreed on .*, got ffff"):
+        offer(TERMS.to_bytes(), client=1, job=b"\xff" * 32)
 
 
 # ---- exchange 2: the keyring
@@ -142,7 +142,7 @@ def test_an_altered_envelope_names_its_owner(cohort, byte):
     envelope = bytearray(delivery.envelopes[3])
     envelope[byte] ^= 1
     with pytest.raises(ProtocolError, match="client 1: the envelope of client 3 was altered"):
-        mask(cohort.states[1], with_envelope(delivery, 3, bytes(envelope)), np.zeros(3), model=MODEL)
+        mask(cohort.states[1], with_envelope(delivery, 3, bytes(envelope)), np.zeros(3), job=JOB)
 
 
 def test_envelopes_cannot_be_exchanged(cohort):
@@ -152,7 +152,7 @@ def test_envelopes_cannot_be_exchanged(cohort):
             cohort.states[1],
             with_envelope(delivery, 3, delivery.envelopes[2]),
             np.zeros(3),
-            model=MODEL,
+            job=JOB,
         )
 
 
@@ -173,12 +173,12 @@ def test_an_owner_whose_share_does_not_match_its_tag_is_named(cohort):
     with pytest.raises(
         ProtocolError, match=r"wrong share of the self mask's seed of client 3 \(held by client 1"
     ):
-        mask(cohort.states[1], with_envelope(delivery, 3, forged), np.zeros(3), model=MODEL)
+        mask(cohort.states[1], with_envelope(delivery, 3, forged), np.zeros(3), job=JOB)
 
 
 def test_clients_that_were_told_different_terms_cannot_read_each_other():
     """A server that tells client 0 another model, and rewrites what goes from one world to the other."""
-    ours, theirs = make_terms(2), make_terms(2, model=bytes(32))
+    ours, theirs = make_terms(2), make_terms(2, job=bytes(32))
     steps = {0: offer(theirs.to_bytes(), client=0), 1: offer(ours.to_bytes(), client=1)}
     adverts = (
         Advert.from_bytes(steps[0].reply, theirs, client=0),
@@ -193,13 +193,13 @@ def test_clients_that_were_told_different_terms_cannot_read_each_other():
     from_0 = Shares.from_bytes(steps[0].reply, theirs, client=0, holders=2).envelopes[1]
     from_1 = Shares.from_bytes(steps[1].reply, ours, client=1, holders=2).envelopes[1]
     with pytest.raises(ProtocolError, match=r"client 1: the envelope of client 0 .* terms than this client"):
-        mask(steps[1].state, Delivery((0, 1), (from_0, from_1)).to_bytes(ours), np.zeros(3), model=MODEL)
+        mask(steps[1].state, Delivery((0, 1), (from_0, from_1)).to_bytes(ours), np.zeros(3), job=JOB)
 
 
 def test_the_model_that_came_must_be_the_model_agreed_on(cohort):
     delivery = deliver(cohort, 1).to_bytes(TERMS)
-    with pytest.raises(ProtocolError, match=r"client 1: expected the model that was agreed on for round 1"):
-        mask(cohort.states[1], delivery, np.zeros(3), model=bytes(32))
+    with pytest.raises(ProtocolError, match=r"client 1: expected the job that was agreed on for round 1"):
+        mask(cohort.states[1], delivery, np.zeros(3), job=bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_a_delivery_from_too_few_or_unknown_clients_is_refused(cohort, owners, c
     envelopes = deliver(cohort, 1).envelopes
     blob = Delivery(owners, envelopes[: len(owners)]).to_bytes(TERMS)
     with pytest.raises(ProtocolError, match=complaint):
-        mask(cohort.states[1], blob, np.zeros(3), model=MODEL)
+        mask(cohort.states[1], blob, np.zeros(3), job=JOB)
 
 
 def test_a_vector_of_another_size_is_an_error_that_tells_no_value(cohort):
     delivery = deliver(cohort, 1).to_bytes(TERMS)
     with pytest.raises(ValueError, match="client 1: mask: expected 3 values, got 4"):
-        mask(cohort.states[1], delivery, np.zeros(4), model=MODEL)
+        mask(cohort.states[1], delivery, np.zeros(4), job=JOB)
 
 
 # ---- the last exchange: unmasking
@@ -314,7 +314,7 @@ def test_a_client_refuses_exchanges_out_of_order(cohort):
     messages = {call: play(make_terms(5), Cohort(cohort.vectors), until=call) for call in ("share", "mask")}
     state = offer(TERMS.to_bytes(), client=1).state
     with pytest.raises(ProtocolError, match="client 1: mask: expected a client that has shared its secrets"):
-        mask(state, messages["mask"][1], np.zeros(3), model=MODEL)
+        mask(state, messages["mask"][1], np.zeros(3), job=JOB)
     with pytest.raises(ProtocolError, match=r"client 1: unmask: expected .* sent its masked vector"):
         unmask(state, Request((0, 1, 2, 3)).to_bytes(TERMS))
     play(TERMS, cohort, until="mask")
@@ -348,7 +348,7 @@ def test_a_server_refuses_calls_out_of_order():
             lambda good: Masked(2, b"abc").to_bytes(make_terms(5, round=0)),
             "got round 0 attempt 0: old, or repl",
         ),
-        (lambda good: Masked(2, b"abc").to_bytes(make_terms(5, model=bytes(32))), "another run, model"),
+        (lambda good: Masked(2, b"abc").to_bytes(make_terms(5, job=bytes(32))), "another run, model"),
     ],
 )
 def test_a_bad_vector_costs_its_client_and_not_the_round(cohort, reply, complaint):

@@ -9,7 +9,7 @@ import torch
 from federations import SMALL, Wiretap, train, with_update
 from flwr.app import Context, Message, RecordDict
 
-from fl_app.adversary.passive import Auditor, Public, observe
+from fl_app.adversary.passive import PassiveServer, Public, observe
 from fl_app.client.client import Client
 from fl_app.client_app import app as real_client_app
 from fl_app.config.build import client_parts, server_parts
@@ -331,11 +331,12 @@ def test_it_works_with_a_part_of_the_clients():
 def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belongs_to_them():
     text = f"{SMALL} defense=adgp rounds=1"
     parts = server_parts(text)
-    auditor = Auditor(
+    auditor = PassiveServer(
         rounds=[1],
         clients="all",
         model=lambda: (parts.strategy.weights, parts.strategy.buffers),
         read=parts.strategy.see,
+        public=parts.public,
         batch_size=1,
     )
     config = {"overrides": text}

@@ -5,11 +5,12 @@ import logging
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -32,7 +33,18 @@ from fl_app.secagg.messages import Advert, Keyring, Request, Survivors
 from fl_app.sketches import flatten
 from fl_app.strategies import SecureAggregation, secure
 from fl_app.wire import encode
-from fl_app.wire.messages import ENDORSE, OFFER, SHARE, TRAIN, UNMASK, pack_blob, unpack_reply, unpack_secure
+from fl_app.wire.messages import (
+    ENDORSE,
+    OFFER,
+    SHARE,
+    TRAIN,
+    UNMASK,
+    pack_blob,
+    replace_order,
+    unpack_order,
+    unpack_reply,
+    unpack_secure,
+)
 
 TOP = "defense=fl_top defense.share=0.1"
 EVERYBODY = range(5)
@@ -245,7 +257,7 @@ def test_a_round_that_never_began_accuses_nobody_of_an_earlier_one():
             lambda kind, blobs: {3: b"no keys at all"},
             clients,
             round=round,
-            model=bytes(32),
+            job=bytes(32),
             size=1,
             noise=None,
         )
@@ -365,6 +377,49 @@ def test_no_client_gives_shares_for_a_list_that_it_did_not_sign(identities):
     assert_unchanged(federation, 1)
 
 
+def with_lr(message: Message, lr: float) -> Message:
+    order = unpack_order(message).order
+    replace_order(message, replace(order, lr=lr), message.content["model"], None, None)
+    return message
+
+
+def with_plan(message: Message, **changed: object) -> Message:
+    plan = message.content["plan"]
+    message.content["plan"] = ConfigRecord({**dict(plan.items()), **changed})
+    return message
+
+
+SPLITS = {
+    "lr": lambda message: with_lr(message, 0.0),
+    "clip": lambda message: with_plan(message, clip=1e-12),
+    "seed": lambda message: with_plan(message, seed=1),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("defense", ["fl_std", "fl_top"])
+def test_no_client_masks_for_a_job_that_others_were_not_given(identities, defense, split):
+    """An order that silences four of five clients would make the sum the fifth client's vector."""
+
+    def alter(round: int, kind: str, client: int, message: Message) -> Message:
+        return SPLITS[split](message) if kind == TRAIN and client != 4 else message
+
+    overrides = f"defense={defense} secagg.identities={identities}"
+    federation = Federation(overrides, alter=alter).play()
+    assert set(federation.failed()) >= {0, 1, 2, 3}
+    assert all("expected the job that was agreed on" in federation.failed()[c] for c in range(4))
+    assert_unchanged(federation, 1)
+
+
+@pytest.mark.parametrize("sent", ["training.steps=1", "batch_size=1", "data.train_per_class=2"])
+def test_no_client_masks_under_settings_that_others_were_not_given(identities, sent):
+    """The run's settings reach a client by the SuperLink, which may tell each node another story."""
+    overrides = f"{TOP} secagg.identities={identities}"
+    federation = Federation(overrides, own={c: sent for c in range(4)}).play()
+    assert set(federation.failed()) >= {0, 1, 2, 3}
+    assert_unchanged(federation, 1)
+
+
 def test_a_client_without_its_key_is_named_and_one_with_keys_wants_signatures(identities):
     (identities / "client-2.key").unlink()
     federation = Federation(f"{TOP} secagg.identities={identities}").play()
@@ -409,7 +464,7 @@ def test_a_model_other_than_the_one_agreed_on_is_refused_by_name(victims):
     federation.play()
     assert sorted(federation.failed()) == list(victims)
     for client, reason in federation.failed().items():
-        assert f"client {client}: expected the model that was agreed on for round 1 attempt 0" in reason
+        assert f"client {client}: expected the job that was agreed on for round 1 attempt 0" in reason
     if len(victims) == 1:
         assert_exact(federation, 1, without(*victims))
     else:

@@ -9,7 +9,7 @@ import pytest
 from run_folders import write_run
 from study_folders import write_study
 
-from fl_app.cli import commands as cli
+from fl_app import cli
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fl_app.config import compose as overrides
 from fl_app.config.compose import compose, join_overrides, key_of, study_of
 from fl_app.experiments.job import run_job
 from fl_app.experiments.studies import check_selectors, check_settings, plan_cells, read_study, scales_of
-from fl_app.report import load_run
+from fl_app.results import load_run
 
 EXPERIMENTS = sorted(path.stem for path in (overrides.CONF_DIR / "experiment").glob("*.yaml"))
 STUDIES = [

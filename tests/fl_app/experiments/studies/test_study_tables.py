@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.page import Findings
 from fl_app.experiments.studies.table import (
     fill_table,
-    lines_json,
+    study_table,
     table_csv,
     table_for_terminal,
     table_markdown,
@@ -26,7 +25,7 @@ from fl_app.experiments.studies.table import (
 from fl_app.experiments.studies.writing import write_study
 from fl_app.report import save_images
 from fl_app.report.charts.canvas import LIGHT, png_bytes
-from fl_app.report.data.records import parse_run
+from fl_app.results import Weights, read_run
 
 SSIM = {"part": "ig", "metric": "ssim"}
 TABLE = {
@@ -132,7 +131,7 @@ def test_searches_are_drawn_by_iteration_and_by_layer(tmp_path):
     entry = attack([0.5], trace=trace, trace_images="trace.png", truth="truth.png")
     cell = planned(defense="none")
     raw = {"status": "finished", "config": cell.config, "attacks": [entry], "rounds": []}
-    found = [Measured(cell, tmp_path, parse_run(tmp_path, raw), raw, None)]
+    found = [Measured(cell, tmp_path, read_run(tmp_path, raw), None)]
     lines = {"kind": "lines", "title": "t", "x": "iteration", "log": True}
     own = study(
         figures=[
@@ -173,8 +172,9 @@ def test_marks_are_in_the_files_and_below_the_table(cells):
     assert "- ✓: at most 0.3: Defends." in text
     found = csv.DictReader(io.StringIO(table_csv(own, lines)))
     assert [place["mark"] for place in found] == ["False", "True", ""]
-    assert lines_json(lines)[0]["mark"] == {"at_most": 0.3}
-    assert [place["mark"] for place in lines_json(lines)[0]["ours"]] == [False, True, None]
+    (line,) = study_table(own, lines).rows
+    assert line.mark == {"at_most": 0.3}
+    assert [place.mark for place in line.ours] == [False, True, None]
 
 
 def test_a_mark_may_be_about_what_is_lost(cells):
@@ -270,7 +270,8 @@ def test_a_distribution_is_that_of_the_runs_on_common_bins():
     cells = []
     for defense, seed, weights in (("none", 0, wide), ("dgp", 0, wide), ("dgp", 1, narrow)):
         cell = finished(planned("accuracy", defense=defense, seed=seed))
-        cells.append(replace(cell, raw={**cell.raw, "weights": weights}))
+        cell.run.weights = Weights(**weights)
+        cells.append(cell)
     order = {"kind": "distribution", "title": "Weights", "y": "weights.counts", "series": "defense"}
     drawn = gather(study(figures=[order]).figures[0], cells)
     alone, two = drawn.densities["none"], drawn.densities["dgp"]
@@ -307,7 +308,7 @@ def make_strips(tmp_path):
             cell = planned(defense=defense)
             entry = attack([0.5, 0.6], images="found.png", truth="truth.png")
             raw = {"config": cell.config, "attacks": [entry]}
-            cells.append(Measured(cell, folder, parse_run(folder, raw), raw, None))
+            cells.append(Measured(cell, folder, read_run(folder, raw), None))
         return cells
 
     return make

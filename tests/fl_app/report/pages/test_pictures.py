@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from run_folders import draw_pictures, with_secure_aggregation
 
-from fl_app.report import load_run, plot_partition, save_images
+from fl_app.report import plot_partition, save_images
 from fl_app.report.charts import plots as charts
 from fl_app.report.charts.canvas import DARK, LIGHT
 from fl_app.report.charts.plots import (
@@ -26,6 +26,7 @@ from fl_app.report.charts.plots import (
 )
 from fl_app.report.charts.tiles import read_tiles, tile_uri
 from fl_app.report.data.gallery import column_names, gallery_blocks, gallery_rows, plot_gallery
+from fl_app.results import load_run
 
 
 @settings(max_examples=40, deadline=None)

@@ -25,12 +25,7 @@ from run_folders import (
 from fl_app.report import write_report
 from fl_app.report.data.formats import format_bytes
 
-QUESTIONS = [
-    "What would have leaked?",
-    "What does leak?",
-    "What did it cost in accuracy?",
-    "How many bytes went up and down?",
-]
+CARDS = ["would-leak", "does-leak", "accuracy", "bytes"]
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
 
 
@@ -69,13 +64,13 @@ class TestWords:
         result = read_result(folder)
         raw, sent = result["attacks"]
         cards = report(folder).cards
-        assert list(cards) == QUESTIONS
+        assert list(cards) == CARDS
         would, does, accuracy, traffic = cards.values()
         assert f"{max(raw['psnr']):.2f} dB" in would
         assert f"SSIM {max(raw['ssim']):.3f}" in would
         assert f"{statistics.fmean(raw['psnr']):.2f} dB" in would
         assert f"{max(sent['psnr']):.2f} dB" in does
-        assert f"took {max(raw['psnr']) - max(sent['psnr']):.2f} dB off" in does
+        assert f"{max(raw['psnr']) - max(sent['psnr']):.2f} dB" in does
         assert f"{result['summary']['accuracy']:.1%}".replace("%", " %") in accuracy
         assert f"{result['summary']['best_accuracy']:.1%}".replace("%", " %") in accuracy
         assert "fl-app-report A B" in accuracy
@@ -90,14 +85,14 @@ class TestWords:
         folder = make_run("validated", change=with_validation)
         page, rounds = report(folder), read_result(folder)["rounds"]
         best = f"{100 * rounds[1]['accuracy']:.1f} %"
-        assert f"the best was {best} (chosen by validation), in round 2." in page.cards[QUESTIONS[2]]
+        assert all(part in page.cards["accuracy"] for part in (best, "validation", "round 2"))
         assert [row["validation"] for row in page.table_with("validation")][:3] == [
             "30.0 %",
             "80.0 %",
             "30.0 %",
         ]
         plain = report(make_run("plain"))
-        assert "(chosen by test), in round" in plain.cards[QUESTIONS[2]]
+        assert "test" in plain.cards["accuracy"]
         assert "validation" not in plain.text
 
     def test_two_classes_have_a_balanced_accuracy_and_an_area(self, make_run):
@@ -105,7 +100,8 @@ class TestWords:
         page, result = report(folder), read_result(folder)
         summary = result["summary"]
         balanced, area = f"{100 * summary['balanced_accuracy']:.1f} %", f"{summary['auroc']:.3f}"
-        assert f"Balanced over the two classes {balanced}, AUROC {area}." in page.cards[QUESTIONS[2]]
+        assert balanced in page.cards["accuracy"]
+        assert area in page.cards["accuracy"]
         for row, entry in zip(page.table_with("AUROC"), result["rounds"], strict=True):
             assert row["balanced"] == f"{100 * entry['balanced_accuracy']:.1f} %"
             assert row["AUROC"] == f"{entry['auroc']:.3f}"
@@ -141,9 +137,9 @@ class TestWords:
             "what was trained on",
         ]
         assert rows[2]["PSNR"] == "31.00 dB mean 30.00 dB"
-        assert "the images that this defense put in the originals' place" in page.text
+        assert "trained" in page.facts
         # the answer is about the originals
-        assert f"{max(read_result(folder)['attacks'][1]['psnr']):.2f} dB" in page.cards[QUESTIONS[1]]
+        assert f"{max(read_result(folder)['attacks'][1]['psnr']):.2f} dB" in page.cards[CARDS[1]]
 
     @pytest.mark.parametrize(("gain", "name"), [(-1.0, "ig (adaptive, under-tuned)"), (1.0, "ig (adaptive)")])
     def test_an_adaptive_attacker_that_does_worse_than_the_plain_one_is_flagged(self, make_run, gain, name):
@@ -154,7 +150,7 @@ class TestWords:
 
         page = report(make_run(change=change))
         assert [row["attack"] for row in page.table_with("PSNR")] == ["ig", "ig", name]
-        assert ("the plain result is what counts" in page.text) == (gain < 0)
+        assert ("under-tuned" in page.facts) == (gain < 0)
 
     @pytest.mark.parametrize("gain", [-1.0, 1.0])
     def test_the_users_worst_case_is_the_closest_image_of_both_forms(self, make_run, gain):
@@ -164,11 +160,11 @@ class TestWords:
 
         folder = make_run(change=change)
         plain, adaptive = (attack["psnr"] for attack in read_result(folder)["attacks"][1:])
-        card = report(folder).cards[QUESTIONS[1]]
+        card = report(folder).cards[CARDS[1]]
         assert f"{max(plain + adaptive):.2f} dB" in card
         # both forms rebuild the same pictures: their mean is that of one form
         stronger = max(statistics.fmean(plain), statistics.fmean(adaptive))
-        assert f"Mean over all pictures, of the attack's best form: {stronger:.2f} dB" in card
+        assert f"{stronger:.2f} dB" in card
         assert ("(adaptive)" in card) == (gain > 0)
 
     def test_says_which_attacked_client_named_the_locations(self, make_run):
@@ -183,10 +179,9 @@ class TestWords:
             result["rounds"][4] |= {"uplink_to_bound": 1.0123, "downlink_to_bound": 1.2}
 
         page = report(make_run(change=change))
-        assert "In round 5 an update took 1.012 times its entropy bound, a download 1.200 times" in page.text
+        assert all(part in page.facts["entropy-bound"] for part in ("round 5", "1.012", "1.200"))
         assert page.table_with("up / bound")[4]["up / bound"] == "1.012"
-        assert "mantissas that end in zeros, can take less than 1 times the bound" in page.text
-        assert "entropy bound" not in report(make_run("other")).text
+        assert "entropy-bound" not in report(make_run("other")).facts
 
     def test_shows_the_notes_of_rounds_the_first_ones_openly(self, make_run):
         def change(result):
@@ -198,13 +193,14 @@ class TestWords:
         assert "12 more" in page.text
 
     def test_says_that_the_users_worst_case_is_the_attackers_best(self, make_run):
-        assert "worst case for the user, which is the best image for the attacker" in report(make_run()).text
+        assert "worst-case" in report(make_run()).facts
 
     def test_says_what_the_attacker_was_granted(self, make_run):
-        text = report(make_run(batch=5)).text
-        assert "audit.batch_size=5" in text
-        assert "the true labels, the batch size (5), the client's mode (train)" in text
-        assert "Not granted: the BatchNorm statistics that were sent." in text
+        page = report(make_run(batch=5))
+        assert "audit.batch_size=5" in page.text
+        given, withheld = page.facts["granted"].split("Not granted:")
+        assert all(part in given for part in ("labels", "(5)", "(train)"))
+        assert "BatchNorm" in withheld
 
     def test_shows_notes_failures_configuration_and_versions(self, make_run):
         def change(result):
@@ -247,9 +243,9 @@ class TestWords:
             result["attacks"][0].update(psnr=None, ssim=None, mse=None, truth=None)
 
         page = report(make_run(change=change))
-        assert page.cards["What would have leaked?"].startswith("Not measured")
-        assert "audit.contrast=true" in page.cards["What would have leaked?"]
-        assert page.cards["What does leak?"].startswith("Not scored")
+        assert page.cards["would-leak"].startswith("Not measured")
+        assert "audit.contrast=true" in page.cards["would-leak"]
+        assert page.cards["does-leak"].startswith("Not scored")
         assert {row["PSNR"] for row in page.table_with("PSNR")} == {"–"}
         assert "original not sent for audit" in page.text
 
@@ -259,29 +255,28 @@ class TestWords:
             result["config"]["choices"]["attack"] = "none"
 
         page = report(make_run(change=change))
-        for question in QUESTIONS[:2]:
-            assert page.cards[question].startswith("Not measured No attack result")
+        for question in CARDS[:2]:
+            assert page.cards[question].startswith("Not measured")
         assert "attack=none" in page.text
 
     def test_a_defense_that_did_not_help_is_called_so(self, make_run):
         def change(result):
             result["attacks"][0]["psnr"], result["attacks"][1]["psnr"] = [10.0, 9.0], [12.5, 8.0]
 
-        assert (
-            "did not help: the attacker's best picture is 2.50 dB closer"
-            in report(make_run(change=change)).text
-        )
+        page = report(make_run(change=change))
+        assert page.values["defense-effect"] == "did not help"
+        assert "2.50 dB" in page.facts["defense-effect"]
 
     def test_an_undefended_run_does_not_speak_of_its_defense(self, make_run):
         page = report(make_run(defense="none"))
         assert "with the defense" not in page.text
-        assert "took" not in page.cards["What does leak?"]
+        assert "defense-effect" not in page.facts
         assert "as sent, no defense" in page.text
 
     def test_an_exact_reconstruction_is_infinite_not_broken(self, make_run):
         page = report(make_run(change=lambda result: result["attacks"][0].update(psnr=[math.inf, 20.0])))
-        assert page.cards["What would have leaked?"].startswith("∞ dB")
-        assert "had the picture exactly" in page.cards["What does leak?"]
+        assert page.cards["would-leak"].startswith("∞ dB")
+        assert page.values["defense-effect"] == "from exact"
 
     def test_an_attack_on_labels_alone_is_told_by_its_labels(self, make_run):
         def change(result):
@@ -290,7 +285,7 @@ class TestWords:
                 entry["labels"] = {"precision": 1.0, "recall": 0.5, "f1": 0.6667, "exact": False}
 
         page = report(make_run(change=change))
-        assert page.cards["What does leak?"].startswith("Labels: F1 0.667")
+        assert page.cards["does-leak"].startswith("Labels: F1 0.667")
         assert page.table_with("labels")[0]["labels"] == "P 1.00, R 0.50, F1 0.67, exact 0.00"
         assert "gallery" not in {e.get("class") for _, e in page.elements}
 
@@ -300,7 +295,7 @@ class TestWords:
                 entry.update(psnr=None, ssim=None, mse=None, images=None, truth=None, wer=0.125)
 
         page = report(make_run(change=change))
-        assert page.cards["What does leak?"].startswith("wer 0.125")
+        assert page.cards["does-leak"].startswith("wer 0.125")
         assert [row["wer"] for row in page.table_with("wer")] == ["0.125", "0.125"]
 
     def test_the_most_that_leaked_over_all_attacks_is_what_counts(self, make_run):
@@ -309,9 +304,10 @@ class TestWords:
                 {**result["attacks"][1], "attack": "dlg", "client": 4, "psnr": [3.0, 33.25]}
             )
 
-        card = report(make_run(change=change)).cards["What does leak?"]
+        card = report(make_run(change=change)).cards["does-leak"]
         assert card.startswith("33.25 dB")
-        assert "attack dlg rebuilt this picture of client 4" in card
+        assert "dlg" in card
+        assert "client 4" in card
 
     def test_hostile_text_is_shown_and_never_run(self, make_run):
         def change(result):
@@ -335,10 +331,9 @@ class TestWords:
         folder = make_run(batch=7, size=224)
         page = report(folder)
         assert (folder / "report.html").stat().st_size < 1_000_000
-        assert "more rows are in the attacks folder" in page.text
         shown = sum("original:" in e.get("alt", "") for e in page.named("img"))
         assert 0 < shown < 7
-        assert f"{7 - shown} more rows" in page.text
+        assert str(7 - shown) in page.facts["gallery-rest"]
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -424,7 +419,7 @@ def test_whatever_is_missing_or_misshapen_there_is_a_page(small_run, tmp_path_fa
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(small_run, folder, dirs_exist_ok=True)
     page = page_of_damaged(folder, read_result(small_run), data.draw(damages(small_run)))
-    assert list(page.cards) == QUESTIONS
+    assert list(page.cards) == CARDS
     assert page.unbalanced == []
     assert "nan" not in page.text.lower().split()
 
@@ -435,13 +430,13 @@ def test_charts_of_damaged_results_can_be_drawn(small_run, tmp_path_factory, dat
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(small_run, folder, dirs_exist_ok=True)
     page = page_of_damaged(folder, read_result(small_run), data.draw(damages(small_run)))
-    assert list(page.cards) == QUESTIONS
+    assert list(page.cards) == CARDS
 
 
 @pytest.mark.usefixtures("quick_charts")
 def test_an_empty_result_gives_a_page_of_dashes(tmp_path):
     (tmp_path / "result.json").write_text("{}")
     page = report(tmp_path)
-    assert list(page.cards) == QUESTIONS
+    assert list(page.cards) == CARDS
     assert all(card.startswith("Not ") for card in page.cards.values())
     assert "not known" in page.text

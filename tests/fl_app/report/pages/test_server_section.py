@@ -1,4 +1,4 @@
-"""What a report says of the server: what it is sent, what it learns, what privacy costs."""
+"""The section of a report on the server: messages, knowledge, cost of privacy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torch
 from parsed_page import ParsedPage
 from run_folders import with_secure_aggregation, write_model
 
-from fl_app.report import load_run, save_images, write_report
+from fl_app.report import save_images, write_report
+from fl_app.results import load_run
 from fl_app.wire import encode
 from fl_app.wire.bound import entropy_bound
 
-TITLE = "What the server can learn"
+TITLE = "server"
+"""The fact of the section's heading."""
 HOSTILE = "\"'><script>alert(1)</script>"
 KEYS = ("exchange", "privacy", "secure_aggregation")
 
@@ -40,50 +42,50 @@ def alts(page: ParsedPage, words: str) -> list[str]:
 
 
 def test_all_that_bounds_the_server_is_told_with_the_numbers_of_the_run(make_run):
-    folder = make_run(rounds=4, change=with_secure_aggregation)
-    text = report(folder).text
-    assert TITLE in text
-    assert "4 747 of the model's 15 826 values, or 30 %." in text
-    assert "chosen on public samples" in text
-    assert "On. The server learns the sum" in text
-    assert "No round starts with fewer than 3 of them." in text
-    assert "Covered: an honest-but-curious server, which follows the protocol" in text
-    assert "Not covered: an active server" in text
-    assert "Never covered: the sum itself" in text
-    assert "differences of sums" in text
-    assert "docs/secure-aggregation.md" in text
-    assert "ε = 4.00 against whoever sees only the models" in text
-    assert "stays secret who takes part in a round (each client by a chance of 40 %)" in text
-    assert "ε = 5.00 against the server, which knows who takes part" in text
-    assert "It sees sums only" in text
-    assert "δ is 1e-05." in text
-    assert "Noise multiplier 1.5" in text
-    assert "keeps it whoever drops out" in text
-    assert "Clipping bound 0.0641: no client's vector is longer (L2 norm), a bound that was learnt" in text
-    assert "Poisson sampling: a coin of its own" in text
-    assert "can be replayed from the seed" in text
-    assert "The budget is ε = 20 against whoever sees only the models; training did not have to stop" in text
+    page = report(make_run(rounds=4, change=with_secure_aggregation))
+    facts, values = page.facts, page.values
+    assert TITLE in facts
+    assert values["sent"] == "FLTop"
+    assert all(number in facts["sent"] for number in ("4 747", "15 826", "30 %"))
+    assert values["secure-sum"] == "on"
+    assert "3" in facts["secure-sum"]
+    assert values["Covered"] == "honest-but-curious server"
+    assert values["Not covered"] == "active server"
+    assert values["Never covered"] == "sums"
+    assert "docs/secure-aggregation.md" in page.text
+    assert "ε = 4.00" in facts["epsilon-models"]
+    assert "40 %" in facts["epsilon-models"]
+    assert "ε = 5.00" in facts["epsilon-server"]
+    assert "1e-05" in facts["privacy"]
+    assert "1.5" in facts["noise"]
+    assert values["noise"] == "threshold"
+    assert "0.0641" in facts["clip"]
+    assert values["clip"] == "learnt"
+    assert values["sampling"] == "poisson"
+    assert values["noise-source"] == "seed"
+    assert "ε = 20" in facts["budget"]
+    assert values["budget"] == "held"
 
 
 def test_identities_withstand_an_active_server(make_run):
     def change(result):
         with_secure_aggregation(result)["secure_aggregation"]["against"] = "active server"
 
-    text = report(make_run(change=change)).text
-    assert "Covered: an active server, which breaks the rules, together with fewer than a third" in text
-    assert "Not covered: an active server together with a third of the clients or more." in text
-    assert "Never covered: the sum itself" in text
+    values = report(make_run(change=change)).values
+    assert values["Covered"] == "active server"
+    assert values["Not covered"] == "active server and a third of the clients"
+    assert values["Never covered"] == "sums"
 
 
 def test_without_secure_aggregation_it_is_said_how_little_noise_the_server_faces(make_run):
-    folder = make_run(rounds=4, change=without_secure_aggregation)
-    text = report(folder).text
-    assert "Off. The server sees the vector of every client by itself." in text
+    page = report(make_run(rounds=4, change=without_secure_aggregation))
+    assert page.values["secure-sum"] == "off"
     # four of ten clients are expected: half of the noise multiplier
-    assert "1.5 / √4 = 0.75 times the clipping bound, with 4 clients expected in a round" in text
-    assert "ε 1.2 times the other one" in text
-    assert "Never covered" not in text
-    assert "whoever drops out" not in text
+    assert "1.5 / √4 = 0.75" in page.facts["epsilon-server"]
+    assert "1.2 times" in page.facts["epsilon-server"]
+    assert "Never covered" not in page.facts
+    with_sum = report(make_run("with", rounds=4, change=with_secure_aggregation))
+    assert len(page.facts["noise"]) < len(with_sum.facts["noise"])
 
 
 def test_other_settings_of_the_noise_are_told(make_run):
@@ -93,24 +95,22 @@ def test_other_settings_of_the_noise_are_told(make_run):
         result["privacy"]["replayable"] = False
         result["notes"] = ["stopped before round 5: it would bring epsilon to 20.4, the budget is 20"]
 
-    text = report(make_run(change=change)).text
-    assert "ε is computed as if Poisson" in text
-    assert "complete only if no client drops out" in text
-    assert "learnt from public samples" not in text
-    assert "All clients take part in every round." in text
-    assert "comes from the operating system" in text
-    assert "Training stopped at the budget: stopped before round 5: it would bring epsilon to 20.4" in text
-    assert "did not have to stop" not in text
+    page = report(make_run(change=change))
+    told = {fact: page.values[fact] for fact in ("sampling", "noise", "clip", "noise-source", "budget")}
+    assert told == {
+        "sampling": "fixed",
+        "noise": "cohort",
+        "clip": "set",
+        "noise-source": "operating system",
+        "budget": "stopped",
+    }
+    assert "%" not in page.facts["epsilon-models"]  # all clients take part
+    assert "round 5: it would bring epsilon to 20.4" in page.facts["budget"]
 
 
 @pytest.mark.parametrize(
     ("scheme", "words"),
-    [
-        ("FLStd", "15 826 values, or 100 %. That is its whole update"),
-        ("FLBasic", "drawn anew in every round"),
-        ("FLCS", "random measurements"),
-        ("Other", "Other"),
-    ],
+    [("FLStd", "FL-STD"), ("FLBasic", "FL-BASIC"), ("FLCS", "FL-CS"), ("Other", "Other")],
 )
 def test_each_scheme_is_told_and_no_noise_is_called_so(make_run, scheme, words):
     def change(result):
@@ -122,8 +122,10 @@ def test_each_scheme_is_told_and_no_noise_is_called_so(make_run, scheme, words):
             row["epsilon"] = row["epsilon_server"] = None
 
     page = report(make_run(change=change))
-    assert words in page.text
-    assert "None. There is no noise" in page.text
+    assert page.values["sent"] == scheme
+    assert words in page.facts["sent"]
+    assert "100 %" in page.facts["sent"]
+    assert page.values["privacy"] == "none"
     assert not alts(page, "share of each layer")
     assert not alts(page, "ε by round")
 
@@ -136,13 +138,13 @@ def test_keys_that_are_missing_leave_a_page_without_what_they_said(make_run, kep
             if key not in kept:
                 del result[key]
 
-    text = report(make_run(change=change)).text
-    assert (TITLE in text) == bool(kept)
-    assert ("values, or 30 %" in text) == ("exchange" in kept)
-    assert ("Clipping bound" in text) == ("privacy" in kept)
-    assert ("honest-but-curious" in text) == ("secure_aggregation" in kept)
+    page = report(make_run(change=change))
+    assert (TITLE in page.facts) == bool(kept)
+    assert ("sent" in page.facts) == ("exchange" in kept)
+    assert ("clip" in page.facts) == ("privacy" in kept)
+    assert ("Covered" in page.facts) == ("secure_aggregation" in kept)
     # the choice says that it was on, even if nothing else does
-    assert "Off. The server sees" not in text
+    assert page.values.get("secure-sum") == ("on" if kept else None)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -151,7 +153,7 @@ def test_keys_of_another_shape_do_no_harm(make_run, key, value):
     def change(result):
         with_secure_aggregation(result)[key] = value
 
-    assert TITLE in report(make_run(change=change)).text
+    assert TITLE in report(make_run(change=change)).facts
 
 
 def test_the_picture_of_the_coordinates_follows_the_theme_if_the_model_tells_the_sizes(make_run):
@@ -196,12 +198,12 @@ def test_privacy_spent_is_drawn_for_both_observers(make_run):
     folder = make_run(rounds=4, change=with_secure_aggregation)
     page = report(folder)
     assert alts(page, "ε by round") == ["ε by round, at the end: models only 4.00, the server 5.00"]
-    assert "ε of one client after each round" in page.text
-    assert "The budget does not bind the server's." not in page.text
+    assert "one client" in page.facts["epsilon-by-round"]
+    assert page.values["epsilon-by-round"] == ""
     low = make_run(
         "low", rounds=4, change=lambda r: with_secure_aggregation(r)["config"]["dp"].update(epsilon=4)
     )
-    assert "The budget does not bind the server's." in report(low).text
+    assert report(low).values["epsilon-by-round"] == "server above budget"
 
 
 def test_privacy_of_records_has_one_curve_and_its_own_budget(make_run):
@@ -215,8 +217,8 @@ def test_privacy_of_records_has_one_curve_and_its_own_budget(make_run):
     folder = make_run(rounds=4, change=change)
     page = report(folder)
     assert alts(page, "ε by round") == ["ε by round, at the end: models or updates 2.00"]
-    assert "ε of one record after each round" in page.text
-    assert TITLE not in page.text
+    assert "one record" in page.facts["epsilon-by-round"]
+    assert TITLE not in page.facts
     assert load_run(folder).budget == 10.7
 
 
@@ -236,7 +238,7 @@ def test_an_infinite_epsilon_is_told_and_not_drawn(make_run):
         result["summary"]["epsilon_server"] = math.inf
 
     page = report(make_run(rounds=4, change=change))
-    assert "ε = ∞ against the server" in page.text
+    assert "ε = ∞" in page.facts["epsilon-server"]
     assert alts(page, "ε by round") == ["ε by round, at the end: models only 4.00"]
 
 
@@ -250,23 +252,22 @@ class TestAttacks:
         masked["psnr"], raw["psnr"], total["psnr"] = [9.0, 9.56], [30.0, 20.0], [12.0, 13.25]
 
     def test_the_cards_speak_of_the_sum_and_say_that_masks_are_noise(self, make_run):
-        would, does, *_ = report(make_run(change=self.scored)).cards.values()
+        page = report(make_run(change=self.scored))
+        would, does, *_ = page.cards.values()
         assert would.startswith("30.00 dB")
         assert does.startswith("13.25 dB")
-        assert "From the sum of 3 clients, attack ig rebuilt this picture of one of them (round 1" in does
-        assert "From one client under masks the attacker's best is 9.56 dB: that is a guess" in does
+        assert all(part in does for part in ("the sum of 3 clients", "ig", "round 1", "9.56 dB"))
         # other pictures are in the sum: no difference is told
-        assert "took" not in does
-        assert "not comparable with the raw update's" in does
+        assert page.values["defense-effect"] == "not comparable"
 
     def test_without_a_sum_nothing_was_measured_but_the_guess_is_told(self, make_run):
         def change(result):
             self.scored(result)
             result["attacks"] = result["attacks"][:2]
 
-        does = report(make_run(change=change)).cards["What does leak?"]
-        assert does.startswith("Not measured No sum of clients was attacked.")
-        assert "9.56 dB: that is a guess" in does
+        does = report(make_run(change=change)).cards["does-leak"]
+        assert does.startswith("Not measured")
+        assert "9.56 dB" in does
 
     def test_each_row_of_scores_says_what_was_attacked(self, make_run):
         def change(result):
@@ -290,7 +291,7 @@ class TestAttacks:
             ("ig", "the sum of 4 clients", "4 together", "6"),
         ]
         assert "summed" not in rows[0]
-        assert "under its masks that is uniform noise" in page.text
+        assert "masked" in page.facts
         assert "-1" not in page.text
 
     def test_the_gallery_shows_both_and_names_the_row_of_an_unknown_original(self, make_run):
@@ -302,7 +303,7 @@ class TestAttacks:
         galleries = [e for _, e in page.elements if e.get("class") == "gallery"]
         assert [grid["style"] for grid in galleries] == ["--columns: 2", "--columns: 3"]
         assert "ig, round 1, 3 clients, image 1: original not sent for audit" in page.text
-        assert "First come the sums" in page.text
+        assert "sums-first" in page.facts
 
     def test_many_large_pictures_of_a_sum_leave_room_for_the_client(self, make_run):
         def change(result):
@@ -312,7 +313,7 @@ class TestAttacks:
         page = report(folder)
         assert (folder / "report.html").stat().st_size < 1_000_000
         assert len([e for _, e in page.elements if e.get("class") == "gallery"]) == 2
-        assert "more rows are in the attacks folder" in page.text
+        assert "gallery-rest" in page.facts
 
 
 def test_hostile_words_are_text(make_run):
@@ -330,9 +331,10 @@ def test_hostile_words_are_text(make_run):
 
 
 def test_runs_without_any_of_it_have_no_trace_of_it(make_run):
-    text = report(make_run()).text
-    for word in (TITLE, "Privacy spent", "under masks", "the sum of", "First come the sums"):
-        assert word not in text
+    page = report(make_run())
+    assert not page.facts.keys() & {"server", "epsilon-by-round", "sums-first"}
+    for word in ("under masks", "the sum of"):
+        assert word not in page.text
 
 
 def test_differences_of_weights_take_less_than_the_bound():

@@ -1,4 +1,4 @@
-"""The papers whose tables and figures are measured, in the order in which the site shows them."""
+"""Papers whose tables and figures are measured, in the order of the site."""
 
 from __future__ import annotations
 

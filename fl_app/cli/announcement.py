@@ -1,0 +1,14 @@
+"""The end of a run in the terminal: its summary and the address of its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fl_app.console.words import printable
+from fl_app.report import summary_lines
+
+
+def announce(folder: Path) -> None:
+    """Print how the run in ``folder`` went and where its report is."""
+    lines = [*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]
+    print("\n".join(map(printable, lines)), flush=True)

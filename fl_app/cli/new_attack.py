@@ -1,0 +1,83 @@
+"""The command ``fl-app-attack``: attack a finished run again, without training."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fl_app.adversary.sightings import load_sightings
+from fl_app.cli import foreign_update
+from fl_app.cli.announcement import announce
+from fl_app.cli.before_hydra import check_overrides
+from fl_app.cli.own_code import add_option, import_from_here, search_in
+from fl_app.config.build import attack_parts
+from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
+from fl_app.report import write_report
+from fl_app.results import Attack
+from fl_app.running.attack import attack_sightings
+from fl_app.running.result import Results
+from fl_app.storage.plain_folder import refuse_links
+
+_KEYS = ("attack", "device", "threads", "dtype", "model")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Attack the run, or the update in a file, that the arguments name."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if foreign_update.is_meant(given):
+        foreign_update.main(given)
+        return
+    args = _parser().parse_args(given)
+    overrides = [*search_in(args.config_dir), *args.overrides]
+    import_from_here()
+    check_overrides(overrides)
+    attack_again(args.run, overrides)
+    announce(args.run)
+
+
+def attack_again(folder: Path, overrides: list[str]) -> Path:
+    """Attack what ``folder`` keeps of its run, add the results to it, and return the report's path."""
+    keys = {override: key_of(override) for override in overrides}
+    strange = [o for o, key in keys.items() if key.split(".")[0] not in _KEYS and key != SEARCH_PATH]
+    if strange:
+        raise ValueError(
+            f"{strange[0]}: a finished run can be attacked in another way, but not trained in another; "
+            f"expected overrides of {', '.join(_KEYS)}"
+        )
+    refuse_links(folder)
+    sightings, spec, public = load_sightings(folder)
+    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
+    results = Results.reopen(folder)
+    before, results.run.attacks = results.run.attacks, []
+    try:
+        attack_sightings(sightings, attacker, model, public, results)
+    finally:
+        new = results.run.attacks
+        replaced = {_same(entry) for entry in new}
+        results.run.attacks = [*(entry for entry in before if _same(entry) not in replaced), *new]
+        results.save()
+        report = write_report(folder)
+    return report
+
+
+def _same(entry: Attack) -> tuple[object, ...]:
+    """Return the values in which a new entry agrees with the one whose place it takes."""
+    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fl-app-attack",
+        description="Attack a finished run again, without training. With --update or --after and --model: "
+        "attack an update in a file (fl-app-attack --update --help).",
+    )
+    parser.add_argument("run", type=Path, help="a run's folder")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="attack=…, attack.steps=… and so on; default: attack=ig",
+    )
+    add_option(parser)
+    return parser

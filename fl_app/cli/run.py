@@ -1,0 +1,143 @@
+"""``fl-app key=value …``: one run, or with ``-m`` the cells of a sweep or a study, as Hydra composes them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.cli.before_hydra import check_overrides, refuse_sweep, swept_besides
+from fl_app.cli.front_door import is_bare, unknown_word
+from fl_app.cli.own_code import import_from_here, search_in
+from fl_app.config.compose import (
+    CONF_DIR,
+    CONFIG_NAME,
+    SEARCH_PATH,
+    ConfigError,
+    compose,
+    join_overrides,
+    key_of,
+    study_of,
+)
+from fl_app.console.logs import show_logs
+
+_OWN = ("scale", "parts", "jobs")
+"""Arguments that are no settings of a run: which cells, and how many at a time."""
+_MULTIRUN = "hydra.mode=MULTIRUN"
+
+
+def main(arguments: list[str]) -> None:
+    """Run what the arguments describe; ``-m`` sweeps over comma-separated values."""
+    own, given = _own_arguments(arguments)
+    read = _read(given)
+    overrides: list[str] = read.overrides
+    if stray := [word for word in overrides if is_bare(word)]:
+        raise ConfigError(unknown_word(stray[0]))
+    import_from_here()
+    searched = search_in(read.config_dir) or [o for o in overrides if o.startswith(f"{SEARCH_PATH}=")]
+    sweeps = read.multirun or _MULTIRUN in overrides
+    experiments = _experiments(overrides) if sweeps and not _only_shows(read) else []
+    studies = {name: study for name in experiments if (study := study_of(name, searched)) is not None}
+    if len(experiments) == 1 and studies:
+        from fl_app.cli.study import run_one
+
+        run_one(experiments[0], studies[experiments[0]], own, overrides, searched)
+        return
+    if studies:
+        raise ConfigError(
+            f"experiment: {', '.join(studies)}: a study runs alone, got {', '.join(experiments)}"
+        )
+    if wrong := [key for key in own if key != "jobs" or not sweeps]:
+        raise ConfigError(f"{wrong[0]}: goes with {'-m' if wrong[0] == 'jobs' else '-m and a study'}")
+    jobs = jobs_of(own)
+    if sweeps:
+        check_overrides([*searched, *swept_besides([*searched, *overrides]), *overrides])
+    else:
+        refuse_sweep(overrides)
+        check_overrides([*searched, *overrides])
+    _run_hydra(given, overrides, searched, jobs)
+
+
+def jobs_of(own: dict[str, str]) -> int:
+    """Return how many cells run at a time."""
+    text = own.get("jobs", "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"jobs: must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _run_hydra(arguments: list[str], overrides: list[str], searched: list[str], jobs: int) -> None:
+    """Let Hydra say which runs there are, and run them; ``searched`` goes with each."""
+    # Hydra would turn an error into its own message and hide an interruption
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    OmegaConf.register_new_resolver("sweep_name", lambda experiment, else_: experiment or else_, replace=True)
+    OmegaConf.register_new_resolver("true_name", lambda: _true_name([*searched, *overrides]), replace=True)
+    planned: list[tuple[list[str], Path]] = []
+
+    def job(cfg: DictConfig) -> None:
+        state = HydraConfig.get()
+        show_logs(bool(state.verbose))
+        wanted, folder = [*searched, *state.overrides.task], Path(state.runtime.output_dir)
+        if state.mode == RunMode.MULTIRUN:
+            from fl_app.cli.sweep import check_launch
+
+            check_launch(state)
+            planned.append((wanted, folder))
+        else:
+            _run(wanted, folder)
+
+    sys.argv[1:] = arguments
+    hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
+    if planned:
+        from fl_app.cli.sweep import run_cells
+
+        keys = [key_of(override) for override in overrides]
+        run_cells(planned, named="experiment" in keys or "hydra.sweep.dir" in keys, jobs=jobs)
+
+
+def _run(overrides: list[str], planned: Path) -> None:
+    from fl_app.cli.announcement import announce
+    from fl_app.experiments.job import run_job
+
+    folder = run_job(overrides, folder=planned)
+    if folder.resolve() != planned and not any(planned.iterdir()):
+        planned.rmdir()  # Hydra made it, and the run went elsewhere
+    announce(folder)
+
+
+def _true_name(overrides: list[str]) -> str:
+    """Return the name of the defense that runs, whichever choice it was written over."""
+    settings = [o for o in overrides if o.startswith(SEARCH_PATH) or not key_of(o).startswith("hydra")]
+    return str(compose(join_overrides(settings)).choices.defense)
+
+
+def _read(arguments: list[str]) -> Namespace:
+    """Read the options as Hydra does, wherever they stand among the overrides."""
+    read, unknown = get_args_parser().parse_known_intermixed_args(arguments)
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: unknown option; fl-app --help lists them")
+    return read
+
+
+def _only_shows(read: Namespace) -> bool:
+    """Say whether an option asks Hydra to print something and to run nothing."""
+    return bool(read.cfg or read.info or read.hydra_help or read.shell_completion)
+
+
+def _own_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return what is not for Hydra, by key, and the rest."""
+    split = [(argument, *argument.partition("=")[::2]) for argument in arguments]
+    own = {key: value for argument, key, value in split if key in _OWN and "=" in argument}
+    return own, [argument for argument, key, _ in split if key not in own]
+
+
+def _experiments(overrides: list[str]) -> list[str]:
+    values = [o.partition("=")[2] for o in overrides if o.partition("=")[0] == "experiment"]
+    return [name for value in values[-1:] for name in value.split(",") if name]

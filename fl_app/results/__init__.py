@@ -1,0 +1,48 @@
+"""The result of a run, typed: one definition for its writer and all readers."""
+
+from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript
+from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
+from fl_app.results.round import Failure, Round
+from fl_app.results.rows import Row
+from fl_app.results.run import (
+    Exchange,
+    Histogram,
+    Model,
+    Privacy,
+    Resumed,
+    Run,
+    SecureSum,
+    Weights,
+)
+from fl_app.results.summary import Summary, summarise
+from fl_app.results.writing import json_text, write_json, write_text
+
+__all__ = [
+    "RESULT",
+    "Attack",
+    "Exchange",
+    "Failure",
+    "Histogram",
+    "Model",
+    "Privacy",
+    "Read",
+    "ResultError",
+    "Resumed",
+    "Round",
+    "Row",
+    "Run",
+    "SecureSum",
+    "Sentence",
+    "Summary",
+    "TracePoint",
+    "Trained",
+    "Transcript",
+    "Weights",
+    "json_text",
+    "load_run",
+    "read_content",
+    "read_run",
+    "summarise",
+    "write_json",
+    "write_text",
+]

@@ -1,0 +1,216 @@
+"""The result of a run: everything that its result.json says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr
+
+from fl_app.results.attack import Attack
+from fl_app.results.paths import inside
+from fl_app.results.round import Round
+from fl_app.results.rows import Row, SparseRow, Whole
+from fl_app.results.summary import Summary, summarise
+
+SCHEMA = 1
+"""The version of result.json; a reader refuses a later one."""
+REPORT = "report.html"
+
+
+class Model(Row):
+    """Sizes of the model, in numbers."""
+
+    parameters: Whole | None = None
+    buffers: Whole | None = None
+
+
+class Exchange(SparseRow):
+    """The vector that each client sends in a round, where it is one."""
+
+    scheme: str | None = None
+    values: Whole | None = None
+    of: Whole | None = None
+    """The number of values of the whole model."""
+    hash: str | None = None
+    voted_in: Whole | None = None
+    """The round in which clients voted on the coordinates; None: they did not."""
+    by_layer: dict[str, Whole] = Field(default_factory=dict)
+    """The number of coordinates in each tensor, if they are the same in every round."""
+    picture: str | None = None
+
+
+class Privacy(Row):
+    """The noise of client-level differential privacy."""
+
+    unit: str = "client"
+    noise_multiplier: float | None = None
+    clip: float | None = None
+    replayable: bool | None = None
+    """Whether the run's seed gives the noise away."""
+
+
+class SecureSum(Row):
+    """Secure aggregation: the server sees sums, and no client's own vector."""
+
+    against: str | None = None
+    """The server that it withstands, such as `honest-but-curious server`."""
+    min_clients: Whole | None = None
+
+
+class Histogram(Row):
+    """Values by size, with their norm and the mean of their magnitudes."""
+
+    norm: float | None = None
+    mean: float | None = None
+    counts: list[Whole] = Field(default_factory=list)
+    edges: list[float] = Field(default_factory=list)
+
+
+class Weights(Row):
+    """Distances that the weights moved that moved most, and their values at the end."""
+
+    count: Whole | None = None
+    norm: float | None = None
+    mean: float | None = None
+    largest: float | None = None
+    counts: list[Whole] = Field(default_factory=list)
+    edges: list[float] = Field(default_factory=list)
+    values: Histogram = Histogram()
+
+
+class Resumed(Row):
+    """One time that the run was cut short and resumed."""
+
+    round: Whole | None = None
+    """The last round before."""
+    at: str | None = None
+    reason: str | None = None
+
+
+def _absent(value: object) -> bool:
+    return value is None
+
+
+class Run(Row):
+    """One run. `fl_app.results.load_run` reads it from its folder, `fl_app.run` fills and writes it."""
+
+    model_config = SparseRow.model_config
+
+    schema_version: Whole = Field(default=SCHEMA, alias="schema")
+    status: str | None = None
+    """`running`, `finished`, `failed` or `interrupted`."""
+    error: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    """All settings; ``config["choices"]`` names the options chosen in the config groups."""
+    config_hash: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    model: Model = Model()
+    rounds: list[Round] = Field(default_factory=list)
+    summary: Summary = Summary()
+    attacks: list[Attack] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    exchange: Exchange | None = Field(default=None, exclude_if=_absent)
+    secure_aggregation: SecureSum | None = Field(default=None, exclude_if=_absent)
+    privacy: Privacy | None = Field(default=None, exclude_if=_absent)
+    resumed: list[Resumed] | None = Field(default=None, exclude_if=_absent)
+    run: str | None = Field(default=None, exclude_if=_absent)
+    """The key by which clients with a memory know the run again."""
+    weights: Weights | None = Field(default=None, exclude_if=_absent)
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the run lies in."""
+        return self._folder
+
+    @property
+    def report(self) -> Path:
+        """The path of the run's page."""
+        return self.folder / REPORT
+
+    def lies_in(self, folder: Path) -> Self:
+        """Take ``folder`` for that of the run, and return the run."""
+        self._folder = folder
+        for attack in self.attacks:
+            attack.lies_in(folder)
+        return self
+
+    def file(self, name: str | None) -> Path | None:
+        """Return the path of a file that a row names; None if it leads out of the folder."""
+        return inside(self.folder, name)
+
+    @property
+    def totals(self) -> Summary:
+        """The summary; a value that it lacks is counted from the rounds, as for a run that was cut short."""
+        if not self.rounds:
+            return self.summary
+        counted = summarise(self.rounds)
+        counted.dense_bytes = counted.dense_bytes or self._dense_bytes()
+        stated = {key: value for key, value in self.summary if value is not None}
+        return counted.model_copy(update=stated)
+
+    @cached_property
+    def comparisons(self) -> list[Attack]:
+        """The attacks, each once more if it was also compared with images that the defense trained on."""
+        pairs = ((attack, attack.against_trained) for attack in self.attacks)
+        return [attack for pair in pairs for attack in pair if attack is not None]
+
+    def choice(self, group: str) -> str | None:
+        """Return the option that was chosen in a config group, such as `defense`."""
+        return self.setting("choices", group)
+
+    def setting(self, *names: str) -> str | None:
+        """Return one value of the config by its path, as text."""
+        value = self._at(*names)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value) if isinstance(value, str | int | float) else None
+
+    def amount(self, *names: str) -> float | None:
+        """Return one number of the config by its path."""
+        value = self._at(*names)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return None if abs(value) > 2**1023 else float(value)
+
+    @property
+    def budget(self) -> float | None:
+        """The epsilon that was not to be passed against an observer of the models only; None: no limit."""
+        if (limit := self.amount("dp", "epsilon")) is not None:
+            return limit
+        # a set noise multiplier goes before it there
+        noise = self.amount("defense", "noise_multiplier")
+        return self.amount("defense", "epsilon") if noise is None else None
+
+    @property
+    def two_classes(self) -> bool:
+        """Whether the task is to tell one class from another: balanced accuracy and AUROC say more there."""
+        return self.summary.auroc is not None or any(r.auroc is not None for r in self.rounds)
+
+    @property
+    def defense(self) -> str:
+        """Everything that protects updates, in one label; `none` if nothing does, `unknown` if not said."""
+        extras = [
+            f"{group}={chosen}"
+            for group, off in (("dp", "none"), ("secagg", "off"))
+            if (chosen := self.choice(group)) not in (None, off)
+        ]
+        defense = self.choice("defense") or "unknown"
+        return " + ".join(extras if defense == "none" and extras else [defense, *extras])
+
+    def _dense_bytes(self) -> int | None:
+        """Return the bytes of a dense exchange with the same clients; None if they are not known."""
+        if self.model.parameters is None or all(r.clients is None for r in self.rounds):
+            return None
+        values = self.model.parameters + (self.model.buffers or 0)
+        return 2 * 4 * values * sum(r.clients or 0 for r in self.rounds)
+
+    def _at(self, *names: str) -> object:
+        value: object = self.config
+        for name in names:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value

@@ -1,0 +1,42 @@
+"""The job of a secure round: everything that decides a client's vector, except its data.
+
+A server that gives one client another job than the rest could read that client's vector out of the sum,
+for example by a learning rate of 0 for all others. The digest of the job is therefore a part of the terms:
+every client recomputes it from the order that it got, before it sends anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training order without what legitimately differs between clients."""
+
+    model: str
+    """Hash of the model's description."""
+    weights: str
+    """Hash of the weights to train from."""
+    lr: float
+    start: str
+    """Hash of the initial weights that clients make by themselves, or ""."""
+    coordinates: str
+    """Hash of the coordinates that were agreed on, or ""."""
+    seed: int
+    """Seed of the round's random coordinates or measurements."""
+    clip: float
+    settings: str = ""
+    """Hash of the settings by which a client trains: local steps, batch size, defense, data."""
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the job; floats enter bit by bit."""
+        facts = {name: _exact(value) for name, value in asdict(self).items()}
+        return hashlib.sha256(b"FLSA job" + json.dumps(facts, sort_keys=True).encode()).digest()
+
+
+def _exact(value: float | str) -> str:
+    return value.hex() if isinstance(value, float) else str(value)

@@ -1,0 +1,17 @@
+"""The note of a round that is about to ask clients for something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The request of a round: if nothing more is heard of it, it may have been answered."""
+
+    round: int
+    attempt: int
+    """How often the round was begun before."""
+    clients: list[int]
+    unmasking: bool = False
+    """Whether what secure aggregation hides is about to be revealed."""

@@ -1,0 +1,126 @@
+"""The ε ledgers of a run: of records that clients release, and of cohorts under client-level noise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+
+from fl_app.privacy import ClientAccount, ClientLevel, Ledger, NoiseShares, Release
+from fl_app.secagg import smallest_threshold
+from fl_app.storage.tree_file import Tree
+
+
+class Charges:
+    """The cost of the releases that clients report with their updates."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._releases: dict[int, Release] = {}
+        """The last release of every client: the price of a round of which nothing was heard."""
+        self._owed: dict[int, int] = {}
+
+    @property
+    def epsilon(self) -> float | None:
+        """The cost to the client that lost most; None if nobody released anything."""
+        return self._ledger.epsilon()
+
+    def remember(self, client: int, release: Release | None) -> None:
+        """Note the price of a client's round that is not counted but charged."""
+        if release is not None:
+            self._releases[client] = release
+
+    def owe(self, clients: Iterable[int]) -> None:
+        """Charge one more round to ``clients`` as soon as their price is known."""
+        for client in clients:
+            self._owed[client] = self._owed.get(client, 0) + 1
+
+    def charge(self, asked: Iterable[int], told: Mapping[int, Release | None]) -> dict[int, str]:
+        """Charge a round to all who were asked: a client that failed may have released its update too.
+
+        ``told`` are the releases of those who answered. Returns whose release is none, and why.
+        """
+        refused: dict[int, str] = {}
+        for client in asked:
+            release = told[client] if client in told else self._releases.get(client)
+            if release is None:
+                continue
+            try:
+                self._ledger.charge(client, release)
+            except ValueError as error:
+                refused[client] = str(error)
+            else:
+                self._releases[client] = release
+        for client in self._owed.keys() & self._releases.keys():
+            for _ in range(self._owed.pop(client)):
+                self._ledger.charge(client, self._releases[client])
+        return refused
+
+    def history(self) -> dict[str, Tree]:
+        """Return the books as plain values."""
+        return {
+            "ledger": asdict(self._ledger),
+            "releases": {client: asdict(release) for client, release in self._releases.items()},
+            "owed": self._owed,
+        }
+
+    def restore(self, history: Mapping[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self._ledger = Ledger(**history["ledger"])
+        self._releases = {client: Release(**told) for client, told in history["releases"].items()}
+        self._owed = history["owed"]
+
+
+class CohortCharges:
+    """The cost of rounds in which every client of a cohort adds its share of the noise."""
+
+    def __init__(self, privacy: ClientLevel) -> None:
+        self.privacy = privacy
+        self.account: ClientAccount = privacy.account()
+
+    def shares(self, cohort: int) -> NoiseShares:
+        """Return the noise of a cohort; smaller ones than allowed are charged as if they were not."""
+        cohort = max(cohort, self.privacy.min_clients)
+        return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
+
+    def allows(self, cohort: int) -> bool:
+        """Say whether a round of ``cohort`` clients stays within the budget, whoever of them vanishes."""
+        return self.account.allows(rate=self.privacy.rate, multiplier=self.shares(cohort).least())
+
+    def after(self, cohort: int) -> float:
+        """Return the epsilon that there would be after a round of ``cohort`` clients."""
+        return self.account.after(rate=self.privacy.rate, multiplier=self.shares(cohort).least())
+
+    def charge(self, cohort: int, drawn: Collection[int], counted: int) -> bool:
+        """Charge a round of ``cohort`` clients, and say whether the sum over ``counted`` of them may be used.
+
+        The noise of too few would pass the budget: then the sum is refused, and the least noise is charged.
+        """
+        shares, rate = self.shares(cohort), self.privacy.rate
+        multiplier = shares.of_sum(counted) if counted else shares.least()
+        usable = self.account.allows(rate=rate, multiplier=multiplier)
+        self.account.charge(
+            rate=rate,
+            multiplier=multiplier if usable else shares.least(),
+            cohort=drawn,
+            server_multiplier=shares.for_server(counted or None),
+        )
+        return usable
+
+    def charge_lost(self, clients: Collection[int]) -> None:
+        """Charge a round that was cut short, at the price of the least noise."""
+        shares = self.shares(len(clients))
+        self.account.charge(
+            rate=self.privacy.rate,
+            multiplier=shares.least(),
+            cohort=clients,
+            server_multiplier=shares.for_server(),
+        )
+
+    def history(self) -> dict[str, Tree]:
+        """Return the books as plain values."""
+        return {"models": asdict(self.account.models), "server": self.account.server}
+
+    def restore(self, history: Mapping[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self.account.models = Ledger(**history["models"])
+        self.account.server = history["server"]

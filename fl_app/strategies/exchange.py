@@ -1,0 +1,187 @@
+"""The exchange of a round: orders out, replies in, the model once more for clients that lack it.
+
+Every reply passes `Exchange.admit` when it arrives, and every update `open_update` before it is added up:
+nothing else lets in what a client sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fl_app.results import Failure, Round
+from fl_app.strategies.aggregate import first_bad_tensor
+from fl_app.strategies.downlink import Downlink
+from fl_app.strategies.roster import Roster
+from fl_app.types import Update
+from fl_app.wire import CodecError, decode
+from fl_app.wire.messages import (
+    Answer,
+    MessageError,
+    Reply,
+    content_bytes,
+    pack_secure,
+    unpack_reply,
+    unpack_secure,
+)
+
+logger = logging.getLogger(__name__)
+
+Pack = Callable[[int, int], tuple[RecordDict, int]]
+"""``pack(client, base)`` returns a message's content, which builds on a version, and its payload in bytes."""
+Weigh = Callable[[Answer], float]
+
+
+class Arrived(NamedTuple):
+    """The replies of a round that passed, by client."""
+
+    good: dict[int, Reply]
+    left_out: dict[int, Reply]
+    """Answers to another model than the round's."""
+
+
+class Exchange:
+    """Sends a round's messages and receives the replies; a bad client is named and never stops the round."""
+
+    def __init__(self, roster: Roster, downlink: Downlink, *, timeout: float | None = None) -> None:
+        self.roster = roster
+        self.downlink = downlink
+        self.sampled: dict[int, int] = {}
+        """The node ids of this round's clients."""
+        self._timeout = timeout
+        self._record: Round | None = None
+        self._grid: Grid | None = None
+
+    @property
+    def record(self) -> Round:
+        """The counts of the current round."""
+        if self._record is None:
+            raise RuntimeError("Exchange: no round has begun")
+        return self._record
+
+    def begin(self, record: Round, grid: Grid, sampled: dict[int, int]) -> None:
+        """Begin a round with the clients that were drawn."""
+        self._record, self._grid, self.sampled = record, grid, sampled
+
+    def messages(self, kind: str, bases: Mapping[int, int], pack: Pack) -> list[Message]:
+        """Make a message for every client, given the version that it builds on, and count the bytes."""
+        known: dict[int, int] = {}
+        messages = []
+        for client, base in bases.items():
+            content, payload = pack(client, base)
+            self.record.count_down(content_bytes(content, known), blob=payload)
+            messages.append(Message(content, self.sampled[client], kind))
+        return messages
+
+    def send(self, messages: list[Message]) -> Iterable[Message]:
+        """Send messages within the round, and return the replies that came in time."""
+        if self._grid is None:
+            raise RuntimeError("Exchange: has no grid before its first round")
+        return self._grid.send_and_receive(messages, timeout=self._timeout)
+
+    def collect(self, kind: str, replies: Iterable[Message], pack: Pack, weigh: Weigh) -> Arrived:
+        """Return answers by client; who lacks the model gets it, and is waited for once more."""
+        arrived, lacking = self._sort(replies, weigh)
+        if lacking and self._grid is not None:
+            bases = dict.fromkeys(lacking, self.downlink.nothing)
+            again, still_lacking = self._sort(self.send(self.messages(kind, bases, pack)), weigh)
+            arrived = Arrived(arrived.good | again.good, arrived.left_out | again.left_out)
+            for client in still_lacking:
+                self.fail(client, "asked for the model again after it was sent")
+        return arrived
+
+    def ask(self, kind: str, blobs: Mapping[int, bytes]) -> tuple[dict[int, bytes], dict[int, str]]:
+        """Send messages of secure aggregation; return the answers, and why the others have none."""
+        nodes = {self.sampled[client]: client for client in blobs}
+        messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
+        self.record.count_down(sum(content_bytes(message.content) for message in messages))
+        answers: dict[int, bytes] = {}
+        silent = dict.fromkeys(blobs, "no answer in time")
+        for message in self.send(messages):
+            client = nodes.get(message.metadata.src_node_id)
+            if client is None or client in answers:
+                continue
+            try:
+                self._count(message)
+                answers[client] = unpack_secure(message)
+                del silent[client]
+            except MessageError as error:
+                silent[client] = str(error)
+        return answers, silent
+
+    def admit(self, client: int, message: Message, weigh: Weigh) -> Reply:
+        """Return the reply in a message; a MessageError unless ``client`` answers this round's order."""
+        self._count(message)
+        reply = unpack_reply(message)
+        self.record.count_up(blob=len(reply.update))
+        answer = reply.answer
+        if (answer.round, answer.client) != (self.record.round, client):
+            raise MessageError(
+                f"expected an answer of client {client} to round {self.record.round}, "
+                f"got one of client {answer.client} to round {answer.round}"
+            )
+        if not (answer.need_model or answer.left_out) and not weigh(answer) > 0:
+            raise MessageError(f"samples must be at least 1, got {answer.samples}")
+        return reply
+
+    def fail(self, client: int, reason: str) -> None:
+        """Name a client whose update does not count; what came first says why."""
+        if client in {failure.client for failure in self.record.failures}:
+            return
+        logger.warning("round %d: client %d: %s", self.record.round, client, reason)
+        self.record.failures.append(Failure(client=client, reason=reason))
+        self.downlink.forget(client)
+
+    def note(self, text: str) -> None:
+        """Note something that a reader of the round must know."""
+        logger.warning("round %d: %s", self.record.round, text)
+        self.record.notes.append(text)
+
+    def _count(self, message: Message) -> None:
+        if message.has_error():
+            raise MessageError(message.error.reason)
+        self.record.count_up(content_bytes(message.content))
+
+    def _sort(self, replies: Iterable[Message], weigh: Weigh) -> tuple[Arrived, list[int]]:
+        """Split replies into answers by client and clients that need the whole model; note the rest."""
+        client_of = {node: client for client, node in self.sampled.items()}
+        arrived, lacking = Arrived({}, {}), list[int]()
+        for message in replies:
+            client = client_of.get(message.metadata.src_node_id)
+            if client is None:
+                # a SuperLink answers itself, with an error, for a node that is gone
+                said = f": {message.error.reason}" if message.has_error() else ""
+                node = message.metadata.src_node_id
+                self.note(f"a reply of node {node}, which was not asked, is ignored{said}")
+                continue
+            try:
+                reply = self.admit(client, message, weigh)
+            except MessageError as error:
+                self.fail(client, str(error))
+                continue
+            if reply.answer.left_out:
+                self.record.attacked = sorted({*self.record.attacked, client})
+                arrived.left_out[client] = reply
+            elif reply.answer.need_model:
+                self.downlink.forget(client)
+                lacking.append(client)
+            else:
+                self.downlink.confirm(client)
+                arrived.good[client] = reply
+        return arrived, sorted(lacking)
+
+
+def open_update(reply: Reply, read: Callable[[bytes], Update], buffers: Update) -> tuple[Update, Update]:
+    """Decode an update, and its ``buffers`` as doubles to be averaged; a CodecError if it is unusable."""
+    update = read(reply.update)
+    beside = (
+        {name: tensor.double() for name, tensor in decode(reply.buffers, buffers).items()} if buffers else {}
+    )
+    bad = first_bad_tensor(update) or first_bad_tensor(beside)
+    if bad is not None:
+        raise CodecError(f"{bad} holds NaN or infinity")
+    return update, beside
