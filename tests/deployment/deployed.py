@@ -19,7 +19,7 @@ from fl_app.deploy.flower_command import Operator, flower_command
 
 BIN = Path(sys.executable).parent
 NODES = ("supernode-0", "supernode-1", "supernode-2")
-SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=4 threads=1"
+SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=8 threads=1"
 PATIENCE = 900.0
 """Seconds after which something has not happened: many more than it takes, for machines that are busy."""
 
