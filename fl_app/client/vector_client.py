@@ -179,7 +179,7 @@ class VectorClient(Client):
 
     @property
     def _privacy(self) -> ClientLevel | None:
-        """The mechanism; a guarded client takes its noise from the operating system, whatever the run says."""
+        """The mechanism; a guarded client draws its noise from the operating system, whatever the run says."""
         privacy = self.parts.privacy
         return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
 
