@@ -320,7 +320,7 @@ def _secure_round(signed: bool, folder: Path) -> tuple[Terms, dict[str, list[byt
         "delivery",
         "masked",
         server.collect_shares(_replies(steps)),
-        lambda c, m: mask(steps[c].state, m, np.arange(5) / 4, model=bytes(32)),
+        lambda c, m: mask(steps[c].state, m, np.arange(5) / 4, job=bytes(32)),
     )
     down = server.collect_masked(_replies(steps))
     if signed:
@@ -477,9 +477,9 @@ def _kept_files(folder: Path) -> list[Decoder]:
     write_tree(kept, tree)
     state = run / checkpoint.FOLDER / "state"
     saved = checkpoint.Saved(
-        {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, [], 1.0, [], [], [(1, 0)], {0: tree}
+        {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, None, [], 1.0, [], [], [(1, 0)], {0: tree}
     )
-    whole = {"version": 1} | vars(saved)
+    whole = {"version": 2} | vars(saved)
     write_tree(state, whole)
     noted = folder / "noted"
     shutil.copytree(run, noted)

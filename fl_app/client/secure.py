@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr.app import ConfigRecord, RecordDict
-from torch import Tensor
+from numpy.typing import ArrayLike
 
 from fl_app.secagg import (
     Identity,
@@ -66,9 +66,9 @@ class SecureMember:
             raise MessageError(f"client {self.client}: has no answer to {kind}")
         return self._keep(step)
 
-    def mask(self, delivery: bytes, values: Tensor, job: bytes) -> bytes:
+    def mask(self, delivery: bytes, values: ArrayLike, job: bytes) -> bytes:
         """Return the vector as it may be sent: under masks."""
-        return self._keep(mask(self._load(), delivery, values.cpu().numpy(), job=job))
+        return self._keep(mask(self._load(), delivery, values, job=job))
 
     def check_job(self, job: bytes) -> None:
         """Refuse another job than the one that the participants agreed to."""

@@ -15,7 +15,11 @@ from torch import Tensor
 from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
+<<<<<<< HEAD
 from fl_app.privacy import Release
+=======
+from fl_app.privacy import ClientLevel, NoiseGrid
+>>>>>>> main
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -25,11 +29,6 @@ from fl_app.training.constrained import confine
 from fl_app.types import Update
 from fl_app.wire import decode, decode_masks, encode
 from fl_app.wire.messages import VALUES, Answer, MessageError, Parcel, Plan, Reply
-
-COARSEST = 2.0**-12
-"""The largest fixed-point step, over the deviation of a client's noise."""
-REACH = 8.6
-"""How many deviations of noise must fit beside a clipped vector: clamping takes noise away."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class VectorClient(Client):
         """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
         parts, order = self.parts, parcel.order
         if parts.secure is None:
-            values = self._protect(values, order.round, parcel.attempt, plan.clip, plan.cohort, None)
+            values = self._protect(values, parcel, plan)
             return encode({VALUES: values.to("cpu", parts.dtype)})
         if not parcel.secure:
             raise MessageError(
@@ -164,12 +163,14 @@ class VectorClient(Client):
         ).digest
         member.check_job(job)
         terms = member.terms
-        values = self._protect(
-            values, terms.round, terms.attempt, plan.clip, len(terms.participants), terms.threshold
-        )
-        self._check_grid(plan, terms)
-        return member.mask(parcel.secure, values, job)
+        if parts.privacy is None:
+            return member.mask(parcel.secure, values.cpu().numpy(), job)
+        shares = parts.privacy.shares(self._cohort(parts.privacy, len(terms.participants)), terms.threshold)
+        grid = self._grid(terms, plan.clip, shares.local)
+        whole = parts.privacy.protect_whole(values, grid, self._generator(terms.round, terms.attempt))
+        return member.mask(parcel.secure, whole, job)
 
+<<<<<<< HEAD
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
         """Return what an answer costs against the server, which knows that this client takes part."""
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
@@ -183,36 +184,43 @@ class VectorClient(Client):
     def _protect(
         self, values: Tensor, round: int, attempt: int, clip: float, cohort: int, threshold: int | None
     ) -> Tensor:
+=======
+    def _protect(self, values: Tensor, parcel: Parcel, plan: Plan) -> Tensor:
+>>>>>>> main
         privacy = self.parts.privacy
         if privacy is None:
             return values
+        shares = privacy.shares(self._cohort(privacy, plan.cohort), None)
+        generator = self._generator(parcel.order.round, parcel.attempt)
+        return privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
+
+    def _cohort(self, privacy: ClientLevel, cohort: int) -> int:
         if cohort > privacy.clients:
             raise MessageError(
                 f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
             )
+<<<<<<< HEAD
         if self.guard is not None:
             self.guard.share_noise(cohort)
             privacy = replace(privacy, secure=True)
         generator = generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
         shares = privacy.shares(cohort, threshold)
         return privacy.protect(values, clip=clip, shares=shares, generator=generator)
+=======
+        return cohort
+>>>>>>> main
 
-    def _check_grid(self, plan: Plan, terms: Terms) -> None:
-        """Refuse a grid that is too coarse or too narrow for the noise to be a normal one."""
-        privacy, grid = self.parts.privacy, terms.fixed_point
-        if privacy is None:
-            return
-        deviation = plan.clip * privacy.shares(len(terms.participants), terms.threshold).local
-        if grid.step > deviation * COARSEST * (1 + 1e-9):
-            raise MessageError(
-                f"client {self.client}: the fixed-point step must be at most {COARSEST:g} of its noise's "
-                f"deviation of {deviation:g}, got {grid.step:g}"
+    def _generator(self, round: int, attempt: int) -> torch.Generator:
+        return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
+
+    def _grid(self, terms: Terms, clip: float, multiplier: float) -> NoiseGrid:
+        """Return the grid of the noise: it follows from the terms' step, so that no step protects less."""
+        try:
+            return NoiseGrid.of_step(
+                terms.fixed_point.step, clip=clip, multiplier=multiplier, size=terms.size
             )
-        if grid.bound < plan.clip + REACH * deviation:
-            raise MessageError(
-                f"client {self.client}: the fixed-point range must hold the clipping bound of {plan.clip:g} "
-                f"and {REACH:g} deviations of {deviation:g}, got {grid.bound:g}"
-            )
+        except ValueError as error:
+            raise MessageError(f"client {self.client}: {error}") from error
 
 
 def _decode_values(blob: bytes, coordinates: Tensor, like: Update) -> Tensor:

@@ -45,6 +45,7 @@ from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD, SecureAggregation
+from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
@@ -152,19 +153,28 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         wait=cfg.wait,
         facts=facts_of(dataset).to_json(),
         seed=cfg.seed,
+        release=defense.release,
+        aggregate=_rule(cfg),
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
+    if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
+        raise ConfigError(
+            "attack.viewpoint: a participant tells the mean from two models only if the server keeps nothing "
+            f"between rounds, got {cfg.strategy._target_}"
+        )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
     dataset, validation = _split(cfg, dataset)
+    histogram = label_histogram(
+        dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
+    )
+    strategy.exchange.gate.dealt = dict(enumerate(histogram.sum(1).tolist()))
     return ServerParts(
         config=config,
         dataset=dataset,
         validation=validation,
-        histogram=label_histogram(
-            dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
-        ),
+        histogram=histogram,
         model=model,
         spec=spec,
         strategy=strategy,
@@ -180,6 +190,24 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         ),
         attacker=_attacker(cfg, manipulation, dataset.vocabulary),
     )
+
+
+def _rule(cfg: DictConfig) -> Rule | None:
+    try:
+        rule = rule_of(cfg.aggregate, cfg.withstand)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if (rule is not None or cfg.liars) and cfg.secagg.enabled:
+        raise ConfigError(
+            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on nobody sees single updates; "
+            "expected aggregate=mean liars=0"
+        )
+    if rule is not None and cfg.choices.dp != "none":
+        raise ConfigError(
+            f"aggregate={cfg.aggregate}: the noise of dp={cfg.choices.dp} is measured for a sum; "
+            "expected aggregate=mean"
+        )
+    return rule
 
 
 def attack_parts(

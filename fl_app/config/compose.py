@@ -25,6 +25,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fl_app.adversary.liars import LIES
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -321,6 +322,8 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "clients": (_whole(1), "a whole number of at least 1"),
         "evaluate_every": (_whole(1), "a whole number of at least 1"),
         "validation": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "liars": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "lie": (lambda v: v in LIES, f"one of {', '.join(LIES)}"),
         "balance": (lambda v: isinstance(v, bool), "true or false"),
         "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "init": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),

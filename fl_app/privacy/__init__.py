@@ -4,6 +4,16 @@ from fl_app.privacy.accounting import Ledger, calibrate
 from fl_app.privacy.client_account import ClientAccount
 from fl_app.privacy.events import Release
 from fl_app.privacy.mechanism import ClientLevel, no_noise
+from fl_app.privacy.noise_grid import NoiseGrid
 from fl_app.privacy.noise_shares import NoiseShares
 
-__all__ = ["ClientAccount", "ClientLevel", "Ledger", "NoiseShares", "Release", "calibrate", "no_noise"]
+__all__ = [
+    "ClientAccount",
+    "ClientLevel",
+    "Ledger",
+    "NoiseGrid",
+    "NoiseShares",
+    "Release",
+    "calibrate",
+    "no_noise",
+]

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
+from fl_app.privacy.cohorts import SAMPLINGS
 from fl_app.privacy.events import Release
+from fl_app.privacy.sampling_without_replacement import divergence_without_replacement
 
-ACCOUNTANTS = ("rdp", "prv")
-"""rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower."""
+ACCOUNTANTS = ("rdp", "prv", "moments")
+"""rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower; moments: Rényi with
+the looser conversion of the moments accountant, which the FL-TOP paper uses."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -34,9 +37,12 @@ Fewer than Opacus' own between 1 and 11, where one order can take 20 ms; more ab
 
 _DIGITS = 10_000
 """Calibrated noise multipliers are multiples of one over this."""
+_MOST_NOISE = 10_000
 
 Spent = dict[tuple[float, float], int]
 """Steps by sampling rate and noise multiplier; in which order they were taken does not matter."""
+Divergence = Callable[[float, float, float], float]
+"""Of one step, from noise multiplier, sampling rate and order."""
 History = tuple[tuple[float, float, int], ...]
 """Noise multiplier, sampling rate and steps, as Opacus' accountants take them."""
 
@@ -49,9 +55,19 @@ class Ledger:
     delta: float | None = None
     """That of all releases: epsilons at different deltas cannot be compared. None before the first one."""
     spent: dict[int, Spent] = field(default_factory=dict)
+    sampling: str = "poisson"
+    discrete: bool = False
+    """Whether the noise is a discrete Gaussian: its divergences are known at whole orders, where they are
+    those of the continuous one (shifts by whole numbers leave its normalisation alone)."""
 
     def __post_init__(self) -> None:
-        """Refuse an accountant that is not there."""
+        """Refuse an accountant that is not there, or that does not know the mechanism."""
+        if self.sampling not in SAMPLINGS:
+            raise ValueError(f"Ledger: sampling must be one of {', '.join(SAMPLINGS)}; got {self.sampling!r}")
+        if self.accountant == "prv" and (self.sampling != "poisson" or self.discrete):
+            raise ValueError(
+                "Ledger: the prv accountant knows continuous noise on Poisson samples only; take rdp"
+            )
         if self.accountant not in ACCOUNTANTS:
             raise ValueError(
                 f"Ledger: accountant must be one of {', '.join(ACCOUNTANTS)}; got {self.accountant!r}"
@@ -74,29 +90,40 @@ class Ledger:
             tuple((sigma, rate, steps) for (rate, sigma), steps in sorted(spent.items()))
             for spent in self.spent.values()
         }
-        return max(_epsilon(self.accountant, history, self.delta) for history in histories)
+        return max(
+            _epsilon(self.accountant, history, self.delta, self.sampling, self.discrete)
+            for history in histories
+        )
 
 
 @cache
-def calibrate(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
-    """Return the noise multiplier that keeps ``steps`` steps within the budget (Rényi accounting)."""
-    from opacus.accountants.utils import get_noise_multiplier
+def calibrate(
+    epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    accountant: str = "rdp",
+    sampling: str = "poisson",
+    discrete: bool = False,
+) -> float:
+    """Return the smallest noise multiplier, on a grid of 1e-4, that keeps so many steps within a budget."""
 
-    orders = [order for order in _orders() if _least_epsilon(order, delta) < epsilon]
-    if not orders:
-        least = min(_least_epsilon(order, delta) for order in _orders())
-        raise ValueError(f"calibrate: epsilon must be above {least:.3g} at delta={delta}, got {epsilon}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the best order is the first or the last: still a bound
-        sigma: float = get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=sample_rate,
-            steps=steps,
-            epsilon_tolerance=epsilon / 1000,
-            alphas=orders,
-        )
-    return math.ceil(sigma * _DIGITS) / _DIGITS
+    def spent(multiple: int) -> float:
+        history = ((multiple / _DIGITS, sample_rate, steps),)
+        return _epsilon(accountant, history, delta, sampling, discrete)
+
+    low, high = 0, _DIGITS
+    while spent(high) > epsilon:
+        low, high = high, 2 * high
+        if high > _MOST_NOISE * _DIGITS:
+            raise ValueError(
+                f"calibrate: no noise multiplier up to {_MOST_NOISE} brings epsilon to {epsilon} "
+                f"at delta={delta}"
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high / _DIGITS
 
 
 def _orders() -> list[float]:
@@ -104,10 +131,16 @@ def _orders() -> list[float]:
 
 
 @lru_cache(maxsize=1024)
-def _epsilon(accountant: str, history: History, delta: float) -> float:
+def _epsilon(accountant: str, history: History, delta: float, sampling: str, discrete: bool) -> float:
     if any(sigma == 0 for sigma, _, _ in history):
         return math.inf
-    return _prv_epsilon(history, delta) if accountant == "prv" else _rdp_epsilon(history, delta)
+    if accountant == "prv":
+        return _prv_epsilon(history, delta)
+    if sampling == "fixed":
+        return _bound(history, delta, WHOLE_ORDERS, accountant, divergence_without_replacement)
+    if discrete or accountant == "moments":
+        return _bound(history, delta, WHOLE_ORDERS, accountant)
+    return _rdp_epsilon(history, delta)
 
 
 def _prv_epsilon(history: History, delta: float) -> float:
@@ -131,12 +164,22 @@ def _rdp_epsilon(history: History, delta: float) -> float:
     return min(bound, _bound(history, delta, [o for o in BROKEN_ORDERS if _least_epsilon(o, delta) < bound]))
 
 
-def _bound(history: History, delta: float, orders: Sequence[float]) -> float:
+def _bound(
+    history: History,
+    delta: float,
+    orders: Sequence[float],
+    conversion: str = "rdp",
+    divergence: Divergence | None = None,
+) -> float:
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
     if not orders:
         return math.inf
-    divergences = [sum(n * _divergence(sigma, rate, o) for sigma, rate, n in history) for o in orders]
+    of_step = divergence or _divergence
+    divergences = [math.fsum(n * of_step(sigma, rate, o) for sigma, rate, n in history) for o in orders]
+    if conversion == "moments":  # Abadi et al. (CCS 2016), Theorem 2, as the FL-TOP paper converts
+        spent = zip(divergences, orders, strict=True)
+        return min(cost + math.log(1 / delta) / (order - 1) for cost, order in spent)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the best order is the first or the last: still a bound
         epsilon, _ = get_privacy_spent(orders=orders, rdp=divergences, delta=delta)

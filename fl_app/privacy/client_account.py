@@ -26,6 +26,14 @@ class ClientAccount:
     limit: float | None = None
     """The epsilon that must not be passed; None: any."""
     accountant: str = "rdp"
+    sampling: str = "poisson"
+    discrete: bool = False
+    left_out: float = 0.0
+    """The chance that any of all rounds is left out since too few clients were drawn.
+
+    Whether a round stands still may depend on one client. Apart from that event the rounds are those that
+    are accounted for, so it adds at most ``(1 + exp(epsilon)) left_out`` to delta: half of it is set aside.
+    """
     models: Ledger = field(init=False)
     server: dict[int, float] = field(default_factory=dict)
     """By client, the sum of ``1 / multiplier^2`` over its rounds."""
@@ -36,7 +44,7 @@ class ClientAccount:
             raise ValueError(f"ClientAccount: delta must be in (0, 1), got {self.delta}")
         if self.limit is not None and not self.limit > 0:
             raise ValueError(f"ClientAccount: limit must be above 0, got {self.limit}")
-        self.models = Ledger(self.accountant)
+        self.models = self._ledger()
 
     def allows(self, *, rate: float, multiplier: float) -> bool:
         """Say whether one more round stays within the limit; ask before anything is sent."""
@@ -44,10 +52,13 @@ class ClientAccount:
 
     def after(self, *, rate: float, multiplier: float) -> float:
         """Return the epsilon that there would be after one more round."""
-        spent = {who: dict(history) for who, history in self.models.spent.items()}
-        ahead = Ledger(self.accountant, self.models.delta, spent)
-        ahead.charge(_ANYBODY, Release(rate, multiplier, 1, self.delta))
-        return ahead.epsilon() or 0.0
+        ahead = self._ledger()
+        ahead.delta, ahead.spent = (
+            self.models.delta,
+            {who: dict(spent) for who, spent in self.models.spent.items()},
+        )
+        ahead.charge(_ANYBODY, Release(rate, multiplier, 1, self.accounted_delta))
+        return self._with_left_out(ahead.epsilon() or 0.0)
 
     def charge(
         self, *, rate: float, multiplier: float, cohort: Iterable[int] = (), server_multiplier: float = 0.0
@@ -59,15 +70,28 @@ class ClientAccount:
         drawn has no cohort and is still charged: the unchanged model can be observed.
         A round that was restarted after unmasking had begun is charged twice.
         """
-        self.models.charge(_ANYBODY, Release(rate, multiplier, 1, self.delta))
+        self.models.charge(_ANYBODY, Release(rate, multiplier, 1, self.accounted_delta))
         cost = math.inf if server_multiplier == 0 else server_multiplier**-2
         for client in cohort:
             self.server[client] = self.server.get(client, 0.0) + cost
 
     @property
     def epsilon(self) -> float | None:
-        """Return ε against an observer of the models only; None before the first round."""
-        return self.models.epsilon()
+        """Return the cost against an observer of the models only; None before the first round."""
+        spent = self.models.epsilon()
+        return None if spent is None else self._with_left_out(spent)
+
+    @property
+    def accounted_delta(self) -> float:
+        """Return the delta at which rounds are accounted for: half of it, if rounds may be left out."""
+        return self.delta / 2 if self.left_out else self.delta
+
+    def _with_left_out(self, epsilon: float) -> float:
+        allowed = (1 + math.exp(min(epsilon, 700.0))) * self.left_out <= self.delta / 2
+        return epsilon if allowed or not self.left_out else math.inf
+
+    def _ledger(self) -> Ledger:
+        return Ledger(self.accountant, sampling=self.sampling, discrete=self.discrete)
 
     @property
     def epsilon_server(self) -> float | None:
@@ -82,6 +106,7 @@ class ClientAccount:
         return max(self.epsilon, self._server_epsilon(max(self.server.values())))
 
     def _server_epsilon(self, cost: float) -> float:
-        ledger = Ledger(self.accountant)
+        # the server knows who takes part: no sampling, and a client is compared with its absence
+        ledger = Ledger("rdp" if self.accountant == "prv" and self.discrete else self.accountant)
         ledger.charge(_ANYBODY, Release(1.0, 1 / math.sqrt(cost), 1, self.delta))
         return ledger.epsilon() or 0.0

@@ -30,11 +30,13 @@ def clip_and_share(values: Tensor, *, clip: float, multiplier: float, noise: Noi
         raise ValueError(f"clip_and_share: multiplier must be finite and at least 0, got {multiplier}")
     if values.ndim != 1:
         raise ValueError(f"clip_and_share: values must be a vector, got shape {tuple(values.shape)}")
-    clipped = _clip(values.detach().to("cpu", torch.float64), clip)
+    clipped = clip_vector(values, clip)
     return clipped if multiplier == 0 else clipped + clip * multiplier * noise(len(clipped))
 
 
-def _clip(values: Tensor, clip: float) -> Tensor:
+def clip_vector(values: Tensor, clip: float) -> Tensor:
+    """Return ``values`` with an L2 norm of at most ``clip``, in double precision on the CPU."""
+    values = values.detach().to("cpu", torch.float64)
     norm = float(torch.linalg.vector_norm(values))
     if not math.isfinite(norm):
         return torch.zeros_like(values)

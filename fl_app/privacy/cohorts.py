@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from scipy.stats import binom
 
 from fl_app.privacy.normal_noise import secure_uniform
 
 SAMPLINGS = ("poisson", "fixed")
-"""fixed: a set number of clients, as in the paper; its epsilon is that of the other kind, and labelled so."""
+"""poisson: a coin for each client; fixed: a set number of clients, as in the paper."""
+ADJACENCY = {"poisson": "add or remove one client", "fixed": "replace one client"}
+"""Federations that an epsilon compares: with and without a client, or with another one in its place."""
+
+
+def chance_below(clients: int, rate: float, least: int) -> float:
+    """Return the chance that coins draw fewer than ``least`` clients, if any one client is not there."""
+    return float(binom.cdf(least - 1, clients - 1, rate))
 
 
 def draw_poisson(clients: Sequence[int], rate: float, generator: torch.Generator | None) -> list[int]:

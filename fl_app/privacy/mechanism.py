@@ -12,10 +12,12 @@ from torch import Tensor
 
 from fl_app.privacy.accounting import calibrate
 from fl_app.privacy.client_account import ClientAccount
-from fl_app.privacy.client_level import clip_and_share
-from fl_app.privacy.cohorts import SAMPLINGS, draw_poisson, mean_divisor
-from fl_app.privacy.noise_shares import SHARES, NoiseShares, whole_noise
-from fl_app.privacy.normal_noise import replayable_noise, secure_noise
+from fl_app.privacy.client_level import clip_and_share, clip_vector
+from fl_app.privacy.cohorts import ADJACENCY, SAMPLINGS, chance_below, draw_poisson, mean_divisor
+from fl_app.privacy.discrete_gaussian import Bits, Whole, seeded_bits, system_bits
+from fl_app.privacy.noise_grid import NoiseGrid
+from fl_app.privacy.noise_shares import NoiseShares
+from fl_app.privacy.normal_noise import Noise, replayable_noise, secure_noise
 
 
 def no_noise() -> None:
@@ -41,15 +43,14 @@ class ClientLevel:
     """None: the multiplier that makes the budget last for all rounds."""
     clip: float | None = None
     """None: learnt from public samples."""
-    share: str = "threshold"
     sampling: str = "poisson"
     accountant: str = "rdp"
     secure: bool | str = "auto"
     """True if noise and draws come from the operating system. Only simulations may set false."""
     thresholds: bool = False
-    """True if secure aggregation hides sums of few clients."""
+    """Whether secure aggregation hides sums of few clients; noise is then in whole numbers."""
     min_clients: int = 2
-    """A round with fewer clients is left out."""
+    """With secure aggregation a round with fewer clients is left out."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client, or that contradict each other."""
@@ -62,7 +63,6 @@ class ClientLevel:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"ClientLevel: clip must be finite and above 0, got {self.clip}")
         for what, value, choices in (
-            ("share", self.share, SHARES),
             ("sampling", self.sampling, SAMPLINGS),
             ("secure", self.secure, (True, False, "auto")),
         ):
@@ -71,6 +71,13 @@ class ClientLevel:
         if self.min_clients < 2:
             raise ValueError(f"ClientLevel: min_clients must be at least 2, got {self.min_clients}")
         self.account()  # refuses a budget that nothing could keep
+        if self.epsilon is not None and (1 + math.exp(self.epsilon)) * self.left_out > self.delta / 2:
+            raise ValueError(
+                f"ClientLevel: with {self.clients} clients at rate {self.rate:g}, fewer than "
+                f"min_clients={self.min_clients} are drawn in some of {self.rounds} rounds with a chance of "
+                f"{self.left_out:.2g}; the model then stands still, which tells of single clients, and "
+                f"delta={self.delta:g} does not cover it: draw more clients, or lower min_clients"
+            )
 
     @property
     def replayable(self) -> bool:
@@ -82,32 +89,67 @@ class ClientLevel:
         """The noise multiplier of a round's whole noise."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
-        counted = calibrate(self.epsilon, self.delta, self.rate, self.rounds)
-        if not self.thresholds or self.share != "threshold":
-            return counted
-        return whole_noise(counted, self._fewest)
+        books = self.account()
+        return calibrate(
+            self.epsilon,
+            books.accounted_delta,
+            self.rate,
+            self.rounds,
+            self.accountant,
+            self.sampling,
+            self.thresholds,
+        )
 
     @property
-    def _fewest(self) -> int:
-        """A number of clients that a draw hardly ever falls below."""
-        expected = self.rate * self.clients
-        spread = 4 * math.sqrt(expected * (1 - self.rate)) if self.sampling == "poisson" else 0.0
-        return max(self.min_clients, math.floor(expected - spread))
+    def left_out(self) -> float:
+        """The chance that any round is left out since coins drew too few clients for secure aggregation."""
+        if not self.thresholds or self.sampling != "poisson":
+            return 0.0
+        return min(1.0, self.rounds * chance_below(self.clients, self.rate, self.min_clients))
+
+    @property
+    def adjacency(self) -> str:
+        """What the epsilon of the models compares."""
+        return ADJACENCY[self.sampling]
+
+    @property
+    def mechanism(self) -> str:
+        """The name of the noise's distribution."""
+        return "distributed discrete Gaussian" if self.thresholds else "Gaussian"
 
     def account(self) -> ClientAccount:
         """Open the books."""
-        return ClientAccount(self.delta, self.epsilon, self.accountant)
+        return ClientAccount(
+            self.delta, self.epsilon, self.accountant, self.sampling, self.thresholds, self.left_out
+        )
 
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
         """Return how a cohort shares the noise, with the threshold of secure aggregation or without any."""
-        return NoiseShares(self.sigma, cohort, threshold, self.share)
+        return NoiseShares(self.sigma, cohort, threshold)
 
     def protect(
         self, values: Tensor, *, clip: float, shares: NoiseShares, generator: torch.Generator
     ) -> Tensor:
         """Return a client's values, clipped and with its share of the noise, in double precision."""
-        noise = replayable_noise(generator) if self.replayable else secure_noise()
-        return clip_and_share(values, clip=clip, multiplier=shares.local, noise=noise)
+        return clip_and_share(values, clip=clip, multiplier=shares.local, noise=self._noise(generator))
+
+    def protect_whole(self, values: Tensor, grid: NoiseGrid, generator: torch.Generator) -> Whole:
+        """Return a client's values in whole steps, clipped and with its share of discrete noise."""
+        return grid.protect(clip_vector(values, grid.clip), self._bits(generator))
+
+    def missing(self, count: int, *, deviation: float, generator: torch.Generator) -> Tensor:
+        """Return noise for those whose vector is not in a sum, in double precision."""
+        return deviation * self._noise(generator)(count)
+
+    def missing_whole(self, count: int, grid: NoiseGrid, generator: torch.Generator) -> Whole:
+        """Return the noise of ``count`` shares in whole steps."""
+        return grid.shares(count, self._bits(generator))
+
+    def _noise(self, generator: torch.Generator) -> Noise:
+        return replayable_noise(generator) if self.replayable else secure_noise()
+
+    def _bits(self, generator: torch.Generator) -> Bits:
+        return seeded_bits(generator) if self.replayable else system_bits
 
     def draw(self, clients: Sequence[int], generator: torch.Generator) -> list[int]:
         """Return those of ``clients`` whose coin fell: Poisson sampling."""

@@ -50,6 +50,11 @@ class Privacy(Row):
     clip: float | None = None
     replayable: bool | None = None
     """Whether the run's seed gives the noise away."""
+    mechanism: str | None = None
+    """The distribution of the noise, such as `distributed discrete Gaussian`."""
+    adjacency: str | None = None
+    """The federations that epsilon compares: `add or remove one client`, or `replace one client`."""
+    accountant: str | None = None
 
 
 class SecureSum(Row):

@@ -30,6 +30,7 @@ from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
 from fl_app.results import Resumed, Round, Row
+from fl_app.storage.plain_folder import refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
 from fl_app.strategies.begun import Begun
 
@@ -41,7 +42,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """So much of its time it spends on checkpoints at most."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 1
+_VERSION = 2
 _ALLOWED = ("timeout",)
 """What may be another one when a run is resumed, beside what does not count at all."""
 
@@ -77,6 +78,7 @@ _SAVED: Mapping[str, _Holds] = {
     "versions": _is(dict),
     "run_key": _is(str),
     "strategy": _is(dict),
+    "refusal": _is(str, type(None)),
     "rows": _lists(_fits(Round)),
     "seconds": _is(float, int),
     "resumed": _lists(_fits(Resumed)),
@@ -102,6 +104,8 @@ class Saved:
     versions: dict[str, str]
     run_key: str
     strategy: dict[str, Tree]
+    refusal: str | None
+    """Why the run cannot be resumed: its strategy keeps something that no checkpoint holds."""
     rows: list[dict[str, Any]]
     seconds: float
     resumed: list[dict[str, Any]]
@@ -209,6 +213,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
     """
     path = folder / FOLDER / _STATE
     try:
+        refuse_links(folder)
         tree = read_tree(path)
         version = tree.pop("version")
         if version != _VERSION:
@@ -256,6 +261,8 @@ def on_device(tree: Tree, device: torch.device) -> Tree:
     """Return ``tree`` with its tensors on ``device``."""
     if isinstance(tree, dict):
         return {key: on_device(value, device) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(on_device(value, device) for value in tree)
     return tree.to(device) if isinstance(tree, Tensor) else tree
 
 

@@ -30,6 +30,7 @@ from fl_app.running.checkpoint import (
 )
 from fl_app.running.result import Results, find_run, versions
 from fl_app.strategies.begun import Begun
+from fl_app.strategies.persistence import Rehearsal
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ def read_past(config: dict[str, Any]) -> Past | None:
     if folder is None:
         return None
     saved, begun = read_checkpoint(Path(folder))
+    if saved.refusal is not None:
+        raise ConfigError(f"resume: {folder}: {saved.refusal}")
     refuse_differences(saved.config, config)
     if config["checkpoint"] is False:
         raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
@@ -95,6 +98,7 @@ class LastingRun:
         self._overrides = own_overrides(split_overrides(overrides))
         self._resident = grid if isinstance(grid, ResidentClients) else None
         strategy = parts.strategy
+        self._rehearsal = Rehearsal(strategy)
         strategy.run_key = "" if self._resident else os.urandom(16).hex()
         self._repeats = self._resident is not None and strategy.repeats
         """Whether rounds may be trained again: they give the same bits, and reveal nothing new."""
@@ -150,12 +154,18 @@ class LastingRun:
     def _save(self, checkpoint: Checkpoint) -> None:
         strategy, results, auditor = self._parts.strategy, self._results, self._auditor
         memories = None if self._resident is None else self._resident.memories()
+        history = strategy.history()
+        refusal = self._rehearsal.refusal(history)
+        if refusal is not None and refusal not in results.run.notes:
+            logger.warning("%s", refusal)
+            results.run.notes.append(refusal)
         state = Saved(
             config=self._parts.config,
             overrides=self._overrides,
             versions=versions(),
             run_key=strategy.run_key,
-            strategy=strategy.history(),
+            strategy=history if refusal is None else {},
+            refusal=refusal,
             rows=[row.as_json() for row in results.run.rounds],
             seconds=results.seconds,
             resumed=[entry.as_json() for entry in results.run.resumed or []],

@@ -46,6 +46,9 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
             noise_multiplier=strategy.privacy.sigma,
             clip=strategy.clip,
             replayable=strategy.privacy.replayable,
+            mechanism=strategy.privacy.mechanism,
+            adjacency=strategy.privacy.adjacency,
+            accountant=strategy.privacy.accountant,
         )
 
 
@@ -94,11 +97,6 @@ def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
     if privacy is None or privacy.replayable:
         notes.append(
             "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
-        )
-    if privacy is not None and privacy.sampling == "fixed":
-        notes.append(
-            "differential privacy: a set number of clients was drawn each round; epsilon is computed as if "
-            "each client had been drawn by a coin of its own"
         )
     if privacy is not None and not privacy.thresholds:
         notes.append(

@@ -105,7 +105,8 @@ def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> 
 def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Step:
     """Exchange 3: open the others' envelopes; send the vector under a self mask and a mask with each of them.
 
-    ``job`` is the digest of the `Job` that the vector was computed by.
+    ``job`` is the digest of the `Job` that the vector was computed by. Real values are rounded and clamped;
+    whole numbers count as multiples of the step and are taken as they are.
     """
     stage = _expect(Shared, state, "mask")
     terms, client = stage.terms, stage.client
@@ -118,7 +119,9 @@ def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Ste
     }
     if np.size(values) != terms.size:
         raise ValueError(f"client {client}: mask: expected {terms.size} values, got {np.size(values)}")
-    words = terms.fixed_point.encode(values)
+    vector = np.asarray(values).reshape(-1)
+    whole = np.issubdtype(vector.dtype, np.integer)
+    words = terms.fixed_point.wrap(vector) if whole else terms.fixed_point.encode(vector)
     add_mask(words, derive_key(stage.seed, Purpose.SELF_MASK, terms.digest, client))
     masking = Agreement(stage.masking_key)
     for other in delivered.owners:

@@ -65,6 +65,10 @@ class FixedPoint:
         multiples = np.rint(np.nan_to_num(reals, copy=False, nan=0.0) / self.step)
         return np.clip(multiples, -self.levels, self.levels).astype(np.int64).astype(self.word)
 
+    def wrap(self, multiples: NDArray[np.int64]) -> Words:
+        """Return whole multiples of the step modulo ``2**bits``, without clamping."""
+        return multiples.astype(np.int64).astype(self.word)
+
     def decode(self, words: Words) -> NDArray[np.float64]:
         """Return the real vector of one or of many summed encodings."""
         return self.signed(words).astype(np.float64) * self.step

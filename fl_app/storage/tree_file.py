@@ -106,6 +106,11 @@ def read_tree(path: Path, *, limit: int | None = None) -> Tree:
         raise DamagedFile(f"{path}: cannot be read: {error}") from error
 
 
+def stored(tree: Tree) -> Tree:
+    """Return ``tree`` as it would be read back from a file; a TypeError if it cannot be stored."""
+    return _decode(memoryview(b"".join(_Encoder().pieces(tree)))[len(_MAGIC) :])
+
+
 class _Encoder:
     """Turns a tree into a header and payloads; what occurs several times is written once."""
 

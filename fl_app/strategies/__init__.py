@@ -2,11 +2,14 @@
 
 from fl_app.strategies.adgp import ADGP
 from fl_app.strategies.fed_avg import FedAvg
+from fl_app.strategies.fed_opt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fl_app.strategies.fed_prox import FedProx
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.fl_basic import FLBasic
 from fl_app.strategies.fl_cs import FLCS
 from fl_app.strategies.fl_std import BudgetSpent, FLStd
 from fl_app.strategies.fl_top import FLTop
+from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, adagrad, adam, sgd, yogi
 from fl_app.strategies.secure import SecureAggregation
 
 __all__ = [
@@ -16,7 +19,19 @@ __all__ = [
     "FLBasic",
     "FLStd",
     "FLTop",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedProx",
     "FedSGD",
+    "FedYogi",
+    "Moment",
+    "OptimiserState",
     "SecureAggregation",
+    "ServerOptimiser",
+    "adagrad",
+    "adam",
+    "sgd",
+    "yogi",
 ]

@@ -78,42 +78,34 @@ class CohortCharges:
         self.account: ClientAccount = privacy.account()
 
     def shares(self, cohort: int) -> NoiseShares:
-        """Return the noise of a cohort; smaller ones than allowed are charged as if they were not."""
-        cohort = max(cohort, self.privacy.min_clients)
+        """Return the noise of a cohort."""
+        cohort = max(cohort, 1)  # the whole noise of nobody is the server's
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
-    def allows(self, cohort: int) -> bool:
-        """Say whether a round of ``cohort`` clients stays within the budget, whoever of them vanishes."""
-        return self.account.allows(rate=self.privacy.rate, multiplier=self.shares(cohort).least())
+    def allows(self) -> bool:
+        """Say whether one more round stays within the budget."""
+        return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
-    def after(self, cohort: int) -> float:
-        """Return the epsilon that there would be after a round of ``cohort`` clients."""
-        return self.account.after(rate=self.privacy.rate, multiplier=self.shares(cohort).least())
+    def after(self) -> float:
+        """Return the epsilon that there would be after one more round."""
+        return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
-    def charge(self, cohort: int, drawn: Collection[int], counted: int) -> bool:
-        """Charge a round of ``cohort`` clients, and say whether the sum over ``counted`` of them may be used.
-
-        The noise of too few would pass the budget: then the sum is refused, and the least noise is charged.
-        """
-        shares, rate = self.shares(cohort), self.privacy.rate
-        multiplier = shares.of_sum(counted) if counted else shares.least()
-        usable = self.account.allows(rate=rate, multiplier=multiplier)
+    def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
+        """Charge a round of ``cohort`` clients, of whom ``counted`` are in the sum."""
         self.account.charge(
-            rate=rate,
-            multiplier=multiplier if usable else shares.least(),
+            rate=self.privacy.rate,
+            multiplier=self.privacy.sigma,
             cohort=drawn,
-            server_multiplier=shares.for_server(counted or None),
+            server_multiplier=self.shares(cohort).for_server(counted or None),
         )
-        return usable
 
     def charge_lost(self, clients: Collection[int]) -> None:
         """Charge a round that was cut short, at the price of the least noise."""
-        shares = self.shares(len(clients))
         self.account.charge(
             rate=self.privacy.rate,
-            multiplier=shares.least(),
+            multiplier=self.privacy.sigma,
             cohort=clients,
-            server_multiplier=shares.for_server(),
+            server_multiplier=self.shares(len(clients)).for_server(),
         )
 
     def history(self) -> dict[str, Tree]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientAccount, ClientLevel
+from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -28,11 +29,14 @@ from fl_app.wire.messages import (
     OFFER,
     SHARE,
     VALUES,
-    Answer,
     Plan,
     Reply,
     pack_plan,
 )
+
+NOISE_REACH = 9.0
+"""Deviations by which the norm of a client's noise may exceed what is expected: more never happens."""
+ROUNDING = 1.001
 
 
 class BudgetSpent(Exception):
@@ -90,6 +94,8 @@ class FLStd(FedAvg):
         self._cohort = 0
         """How many share the noise."""
         self._deliveries: dict[int, bytes] = {}
+        self._grid: NoiseGrid | None = None
+        """Of the noise of a secure round."""
 
     @property
     def account(self) -> ClientAccount | None:
@@ -156,25 +162,29 @@ class FLStd(FedAvg):
         else:
             drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
         charges = self.cohort_charges
-        if charges is not None and not charges.allows(len(drawn)):
+        if charges is not None and not charges.allows():
             raise BudgetSpent(
                 f"stopped before round {server_round}: it would bring epsilon to "
-                f"{charges.after(len(drawn)):.4g}, the budget is {charges.account.limit:g}"
+                f"{charges.after():.4g}, the budget is {charges.account.limit:g}"
             )
         return drawn
 
     def prepare(self, server_round: int, grid: Grid) -> None:
-        """Leave the round out if too few were drawn; that is charged, since it can be seen."""
+        """Leave a secure round out if too few were drawn; that is charged, since it can be seen."""
         self.sketch = self.sketch_of(server_round)
         self._drawn = list(self.exchange.sampled)
-        if self.privacy is not None and len(self._drawn) < self.privacy.min_clients:
+        if self._leaves_out(len(self._drawn)):
             self.exchange.note(
-                f"{len(self._drawn)} clients were drawn, fewer than {self.privacy.min_clients}: left out"
+                f"{len(self._drawn)} clients were drawn, too few for secure aggregation: left out"
             )
             self.exchange.sampled, self._drawn = {}, []
         self._cohort = len(self._drawn)
         if self.aggregation is not None and self.exchange.sampled:
             self._agree(self.aggregation, server_round)
+
+    def _leaves_out(self, drawn: int) -> bool:
+        privacy = self.privacy
+        return privacy is not None and privacy.thresholds and drawn < privacy.min_clients
 
     def deliver(self, client: int) -> bytes:
         """Return what secure aggregation has for ``client``."""
@@ -193,8 +203,20 @@ class FLStd(FedAvg):
         )
 
     def read(self, blob: bytes) -> Update:
-        """Return the vector that a client uploaded."""
-        return self._vector(blob, self.sketch)
+        """Return the vector that a client uploaded; one that it cannot have clipped is a CodecError."""
+        vector = self._vector(blob, self.sketch)
+        values = vector[VALUES].double()
+        noise = 0.0
+        if self.cohort_charges is not None:
+            noise = self.clip * self.cohort_charges.shares(self._cohort).local
+            most = self.clip + noise * (math.sqrt(len(values)) + NOISE_REACH)
+            if not float(values.norm()) <= most * ROUNDING:
+                raise CodecError(f"{VALUES} must have a norm of at most {most:.4g}, got {values.norm():.4g}")
+        self.sketch_check(values, noise)
+        return vector
+
+    def sketch_check(self, values: Tensor, noise: float) -> None:
+        """Refuse, as a CodecError, values that this sketch cannot have; ``noise`` is their deviation."""
 
     def _vector(self, blob: bytes, sketch: Sketch) -> Update:
         like = torch.empty(sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
@@ -220,11 +242,16 @@ class FLStd(FedAvg):
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Return the sum of the vectors, and whose they are."""
         if self.aggregation is None:
-            return super().gather(good)
+            total, buffers, clients = super().gather(good)
+            self._complete_noise(total, len(clients))
+            return total, buffers, clients
         total = RunningSum()
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
+        self.aggregation.hear(
+            {f.client: f.reason for f in self.records[-1].failures if f.client is not None and f.reason}
+        )
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -235,29 +262,50 @@ class FLStd(FedAvg):
             return total, RunningSum(), []
         clients = list(summed.survivors)
         self._name_refused(self.aggregation, counted=clients)
-        values = torch.from_numpy(summed.values()).to(next(iter(self.weights.values())))
+        summed_values = torch.from_numpy(summed.values()) + self._missing_noise(len(clients))
+        values = summed_values.to(next(iter(self.weights.values())))
         if self.on_sum is not None:
             mean = values / len(clients)
             self.on_sum(self.records[-1].round, lambda: self.sketch.restore(mean, self.weights), clients)
         total.value, total.weight = {VALUES: values}, float(len(clients))
         return total, RunningSum(), clients
 
-    def weigh(self, answer: Answer) -> float:
-        """Return 1: how many samples a client has is its own affair."""
-        return 1.0
+    @property
+    def weighs_by_samples(self) -> bool:
+        """Whether an update counts by samples: how many a client has is its own affair."""
+        return False
 
     def settle(self, clients: list[int]) -> bool:
-        """Charge the round, and refuse a sum with the noise of too few clients to stay within the budget."""
+        """Charge the round; a released sum has its whole noise, so that it may be one of nobody."""
         if self.cohort_charges is None:
-            return True
-        usable = self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
-        if not usable:
-            self.exchange.note(
-                f"the noise of {len(clients)} clients is too little for the budget: their sum is not used"
-            )
+            return super().settle(clients)
+        self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
         record, account = self.records[-1], self.cohort_charges.account
         record.epsilon, record.epsilon_server = account.epsilon, account.epsilon_server
-        return usable
+        return self.aggregation is None or super().settle(clients)
+
+    def _complete_noise(self, total: RunningSum, counted: int) -> None:
+        """Add the noise of those whose vector is not in a sum, which may be the sum of nobody."""
+        privacy, charges = self.privacy, self.cohort_charges
+        if privacy is None or charges is None or counted == self._cohort > 0:
+            return
+        deviation = self.clip * charges.shares(self._cohort).missing(counted)
+        noise = privacy.missing(self.sketch.size, deviation=deviation, generator=self._noise_generator())
+        like = next(iter(self.weights.values()))
+        if counted:
+            total.value[VALUES] += noise.to(total.value[VALUES])
+        else:
+            total.value = {VALUES: noise.to("cpu", like.dtype)}
+
+    def _missing_noise(self, counted: int) -> Tensor | float:
+        """Return the noise of the participants of a secure round whose vector is not in the sum."""
+        if self.privacy is None or self._grid is None or counted == self._cohort:
+            return 0.0
+        missing = self.privacy.missing_whole(self._cohort - counted, self._grid, self._noise_generator())
+        return torch.from_numpy(missing) * self._grid.step
+
+    def _noise_generator(self) -> torch.Generator:
+        return generator_for(self._seed, self.records[-1].round, SERVER, f"noise/{self._attempt}")
 
     def average(self, total: RunningSum) -> Update:
         """Return the sum over the number of clients; over the expected number if they were drawn by coins."""
@@ -274,14 +322,12 @@ class FLStd(FedAvg):
 
         charges = self.cohort_charges
 
-        def noise(cohort: int) -> tuple[float, float]:
+        def fit(cohort: int) -> tuple[float, float]:
             if charges is None:
                 raise RuntimeError(f"{type(self).__name__}: there is no noise to share")
-            if not charges.allows(cohort):  # too few of those who were drawn are left
-                raise RoundFailed(
-                    f"secure aggregation: the noise of {cohort} clients is too little for the budget"
-                )
-            return self.clip, self.clip * charges.shares(cohort).local
+            local = charges.shares(cohort).local
+            self._grid = NoiseGrid.fit(clip=self.clip, multiplier=local, size=self.sketch.size)
+            return self._grid.bound(cohort), self._grid.step
 
         try:
             self._deliveries = aggregation.begin(
@@ -291,7 +337,7 @@ class FLStd(FedAvg):
                 restarts=self._attempt,
                 job=self._job(server_round).digest,
                 size=self.sketch.size,
-                noise=None if charges is None else noise,
+                grid=None if charges is None else fit,
             )
         except RoundFailed as error:
             self.exchange.note(str(error))

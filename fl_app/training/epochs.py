@@ -19,8 +19,12 @@ def run_epochs(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     steps: int | None = None,
+    proximal_mu: float = 0.0,
 ) -> Trainer:
     """Run ``epochs`` passes (or ``steps`` steps) of SGD and return weights after minus before.
+
+    With ``proximal_mu`` the loss has ``proximal_mu / 2 * ||w - w_t||^2`` beside it, where ``w_t`` is the
+    round's model (FedProx). The term knows no sample, so it joins the gradient after a defense's rules.
 
     The optimiser is new in every round: a client is no lasting object. In an
     audited round the client trains on as many samples as the audit's batch has.
@@ -36,6 +40,8 @@ def run_epochs(
         raise ValueError(f"run_epochs: momentum must be in [0, 1), got {momentum}")
     if weight_decay < 0:
         raise ValueError(f"run_epochs: weight_decay must be at least 0, got {weight_decay}")
+    if proximal_mu < 0:
+        raise ValueError(f"run_epochs: proximal_mu must be at least 0, got {proximal_mu}")
 
     def train(model: nn.Module, data: LocalData, job: Job) -> Trained:
         rules, weights = job.rules, parameters(model)
@@ -59,7 +65,8 @@ def run_epochs(
             )
             loss, grads = rules.differentiate(model, batch, rules.loss, step)
             for name, p in weights.items():
-                p.grad = grads[name]
+                pull = proximal_mu * (p.detach() - before[name]) if proximal_mu else None
+                p.grad = grads[name] if pull is None else grads[name] + pull
             optimiser.step()
             if job.keep_batches and seen < samples:
                 kept.append(batch)

@@ -189,9 +189,9 @@ def _privacy_panel(run: Run) -> Html | None:
     totals, privacy = run.totals, run.privacy
     replayable = privacy.replayable
     facts = [
-        ("noise", run.setting("dp", "share"), _noise_words(run, privacy)),
+        ("noise", privacy.mechanism, _noise_words(privacy)),
         ("clip", "learnt" if run.amount("dp", "clip") is None else "set", _clip_words(run, privacy)),
-        ("sampling", run.setting("dp", "sampling"), _sampling_words(run)),
+        ("sampling", run.setting("dp", "sampling"), _sampling_words(run, privacy)),
         ("noise-source", "seed" if replayable else "operating system", _source_words(privacy)),
         ("budget", "stopped" if _stop_note(run) else "held", _budget_words(run)),
     ]
@@ -272,18 +272,12 @@ def _expected_clients(run: Run) -> float | None:
     return expected if expected and 0 < expected < math.inf else None
 
 
-def _noise_words(run: Run, privacy: Privacy) -> str | None:
+def _noise_words(privacy: Privacy) -> str | None:
     if privacy.noise_multiplier is None:
         return None
-    kept = {
-        "threshold": " Each client adds enough that the sum keeps it even if others drop out.",
-        "cohort": " It is complete only if no client drops out.",
-    }
-    shared = kept.get(run.setting("dp", "share") or "", "") if _is_summed(run) else ""
     sigma = format_short(privacy.noise_multiplier)
-    return (
-        f"Noise multiplier {sigma}: the standard deviation of a sum's noise over the clipping bound.{shared}"
-    )
+    name = f" It is a {privacy.mechanism}." if privacy.mechanism else ""
+    return f"Noise multiplier {sigma}: the standard deviation of a sum's noise over the clipping bound.{name}"
 
 
 def _clip_words(run: Run, privacy: Privacy) -> str | None:
@@ -293,12 +287,14 @@ def _clip_words(run: Run, privacy: Privacy) -> str | None:
     return f"Clipping bound {format_short(privacy.clip)}: no client's vector is longer (L2 norm){learnt}."
 
 
-def _sampling_words(run: Run) -> str | None:
-    return {
-        "poisson": "Poisson sampling: each client is drawn independently, as the accounting assumes.",
-        "fixed": "Fixed sampling: a set number of clients is drawn; ε is computed as if Poisson, which is an "
-        "approximation.",
+def _sampling_words(run: Run, privacy: Privacy) -> str | None:
+    drawn = {
+        "poisson": "Poisson sampling: each client is drawn independently.",
+        "fixed": "Fixed sampling: a set number of clients is drawn each round.",
     }.get(run.setting("dp", "sampling") or "")
+    if drawn is None or privacy.adjacency is None:
+        return drawn
+    return f"{drawn} ε compares federations that differ by one client ({privacy.adjacency})."
 
 
 def _source_words(privacy: Privacy) -> str | None:

@@ -181,13 +181,13 @@ def test_accounting_is_silent_about_its_orders():
 
 def test_a_budget_that_cannot_be_shown_is_refused():
     with pytest.raises(
-        ValueError, match=r"calibrate: epsilon must be above 0\.0\d+ at delta=1e-05, got 0\.001"
+        ValueError, match=r"calibrate: no noise multiplier .* brings epsilon to 0\.001 at delta=1e-05"
     ):
         calibrate(0.001, DELTA, 0.1, 10)
 
 
 def test_an_accountant_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="accountant must be one of rdp, prv; got 'gdp'"):
+    with pytest.raises(ValueError, match=r"accountant must be one of .*; got 'gdp'"):
         Ledger("gdp")
 
 

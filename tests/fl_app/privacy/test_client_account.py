@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from fl_app.privacy import Ledger, Release, calibrate
 from fl_app.privacy.client_account import ClientAccount
-from fl_app.privacy.noise_shares import NoiseShares, whole_noise
+from fl_app.privacy.noise_shares import NoiseShares
 
 DELTA = 1e-5
 RATE = 1 / 60
@@ -46,14 +46,13 @@ def test_the_other_accountant_gives_less_for_the_same_rounds():
 def test_noise_for_a_budget_lasts_for_its_rounds_and_for_no_more_than_a_few():
     sigma = calibrate(1.0, DELTA, RATE, 200)
     assert sigma == pytest.approx(1.35, abs=0.015)
-    shares = NoiseShares(whole_noise(sigma, 100), 100, 67)
     account, rounds = ClientAccount(DELTA, limit=1.0), 0
-    while account.allows(rate=RATE, multiplier=shares.least()):
-        account.charge(rate=RATE, multiplier=shares.of_sum(100))
+    while account.allows(rate=RATE, multiplier=sigma):
+        account.charge(rate=RATE, multiplier=sigma)
         rounds += 1
         assert account.epsilon <= 1.0
     assert 200 <= rounds <= 202
-    assert account.after(rate=RATE, multiplier=shares.least()) > 1.0
+    assert account.after(rate=RATE, multiplier=sigma) > 1.0
 
 
 def test_asking_costs_nothing_and_tells_what_the_round_then_costs():
@@ -98,9 +97,7 @@ def test_without_secure_aggregation_the_server_learns_far_more():
     epsilons = {}
     for threshold in (67, None):
         shares, account = NoiseShares(1.35, 100, threshold), ClientAccount(DELTA)
-        account.charge(
-            rate=RATE, multiplier=shares.of_sum(100), cohort=[0], server_multiplier=shares.for_server(100)
-        )
+        account.charge(rate=RATE, multiplier=1.35, cohort=[0], server_multiplier=shares.for_server(100))
         epsilons[threshold] = account.epsilon_server
     assert epsilons[None] > 15 * epsilons[67]
     assert epsilons[None] >= analytic_epsilon(0.135)
@@ -131,15 +128,35 @@ def test_a_skipped_draw_is_charged_to_who_sees_the_models():
     assert skipped.epsilon_server == skipped.epsilon < held.epsilon_server
 
 
-def test_dropouts_do_not_raise_epsilon_with_shares_for_a_threshold_and_do_without():
-    def epsilon(survivors: int, **more: object) -> float:
-        account = ClientAccount(DELTA)
-        account.charge(rate=0.1, multiplier=NoiseShares(1.0, 30, **more).of_sum(survivors))
-        return account.epsilon
+def test_dropouts_cost_the_server_more_and_observers_of_the_models_nothing():
+    def epsilons(survivors: int) -> tuple[float, float]:
+        account, shares = ClientAccount(DELTA), NoiseShares(1.0, 30, 21)
+        account.charge(rate=0.1, multiplier=1.0, cohort=[1], server_multiplier=shares.for_server(survivors))
+        return account.epsilon, account.epsilon_server
 
-    assert epsilon(21, threshold=21) == epsilon(30, threshold=21)
-    assert epsilon(21, threshold=21, share="cohort") > epsilon(30, threshold=21, share="cohort")
-    assert epsilon(21) > epsilon(30)
+    assert epsilons(21)[0] == epsilons(30)[0]
+    assert epsilons(21)[1] > epsilons(30)[1]
+
+
+@pytest.mark.parametrize("left_out", [1e-12, 1e-3])
+def test_rounds_that_may_stand_still_cost_delta_or_everything(left_out):
+    """Two worlds that differ by an event of chance p are told apart by it: nothing is promised below that."""
+    plain, account = ClientAccount(DELTA), ClientAccount(DELTA, left_out=left_out)
+    for one in (plain, account):
+        one.charge(rate=RATE, multiplier=1.35)
+    assert account.epsilon > plain.epsilon
+    assert math.isinf(account.epsilon) == (left_out > DELTA)
+
+
+def test_a_fixed_draw_compares_federations_with_another_client_in_ones_place():
+    epsilons = {}
+    for sampling in ("poisson", "fixed"):
+        account = ClientAccount(DELTA, sampling=sampling)
+        for _ in range(200):
+            account.charge(rate=RATE, multiplier=1.343)
+        epsilons[sampling] = account.epsilon
+    assert epsilons["poisson"] == pytest.approx(1.0, abs=0.01)
+    assert epsilons["fixed"] > 4.6  # by privacy loss distributions; the bound used here is looser
 
 
 def test_a_release_without_noise_costs_everything():
