@@ -15,11 +15,7 @@ from torch import Tensor
 from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
-<<<<<<< HEAD
-from fl_app.privacy import Release
-=======
-from fl_app.privacy import ClientLevel, NoiseGrid
->>>>>>> main
+from fl_app.privacy import ClientLevel, NoiseGrid, Release
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -163,14 +159,14 @@ class VectorClient(Client):
         ).digest
         member.check_job(job)
         terms = member.terms
-        if parts.privacy is None:
+        privacy = self._privacy
+        if privacy is None:
             return member.mask(parcel.secure, values.cpu().numpy(), job)
-        shares = parts.privacy.shares(self._cohort(parts.privacy, len(terms.participants)), terms.threshold)
+        shares = privacy.shares(self._cohort(privacy, len(terms.participants)), terms.threshold)
         grid = self._grid(terms, plan.clip, shares.local)
-        whole = parts.privacy.protect_whole(values, grid, self._generator(terms.round, terms.attempt))
+        whole = privacy.protect_whole(values, grid, self._generator(terms.round, terms.attempt))
         return member.mask(parcel.secure, whole, job)
 
-<<<<<<< HEAD
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
         """Return what an answer costs against the server, which knows that this client takes part."""
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
@@ -181,13 +177,8 @@ class VectorClient(Client):
             cohort, threshold = len(terms.participants), terms.threshold
         return [Release(1.0, privacy.shares(cohort, threshold).for_server(), 1, privacy.delta)]
 
-    def _protect(
-        self, values: Tensor, round: int, attempt: int, clip: float, cohort: int, threshold: int | None
-    ) -> Tensor:
-=======
     def _protect(self, values: Tensor, parcel: Parcel, plan: Plan) -> Tensor:
->>>>>>> main
-        privacy = self.parts.privacy
+        privacy = self._privacy
         if privacy is None:
             return values
         shares = privacy.shares(self._cohort(privacy, plan.cohort), None)
@@ -199,16 +190,15 @@ class VectorClient(Client):
             raise MessageError(
                 f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
             )
-<<<<<<< HEAD
         if self.guard is not None:
             self.guard.share_noise(cohort)
-            privacy = replace(privacy, secure=True)
-        generator = generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
-        shares = privacy.shares(cohort, threshold)
-        return privacy.protect(values, clip=clip, shares=shares, generator=generator)
-=======
         return cohort
->>>>>>> main
+
+    @property
+    def _privacy(self) -> ClientLevel | None:
+        """The mechanism; a client that does not trust the run takes the operating system's noise."""
+        privacy = self.parts.privacy
+        return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
 
     def _generator(self, round: int, attempt: int) -> torch.Generator:
         return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
