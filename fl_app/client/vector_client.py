@@ -177,12 +177,6 @@ class VectorClient(Client):
             cohort, threshold = len(terms.participants), terms.threshold
         return [Release(1.0, privacy.shares(cohort, threshold).for_server(), 1, privacy.delta)]
 
-    @property
-    def _privacy(self) -> ClientLevel | None:
-        """The mechanism; a guarded client draws its noise from the operating system, whatever the run says."""
-        privacy = self.parts.privacy
-        return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
-
     def _protect(self, values: Tensor, parcel: Parcel, plan: Plan) -> Tensor:
         privacy = self._privacy
         if privacy is None:
@@ -199,6 +193,12 @@ class VectorClient(Client):
         if self.guard is not None:
             self.guard.share_noise(cohort)
         return cohort
+
+    @property
+    def _privacy(self) -> ClientLevel | None:
+        """The mechanism; a client that does not trust the run takes the operating system's noise."""
+        privacy = self.parts.privacy
+        return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
 
     def _generator(self, round: int, attempt: int) -> torch.Generator:
         return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")

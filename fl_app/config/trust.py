@@ -26,6 +26,8 @@ from fl_app.config.true_names import TARGET
 
 TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "overrides"
 """Keys of a node-config."""
+BUILT = ("model", "data", "partition", "defense", "training", "dp", "public", "schedule", "strategy")
+"""Keys that name what a run is built of."""
 PLACES = ("root", "pieces", "tokenizer", "init", "identities", "download")
 """Names of settings that make a client read a file, or fetch one."""
 _SPECIAL = re.compile(r"_\w+_")
@@ -78,12 +80,20 @@ def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collecti
     settled = {key_of(override) for override in own}
     cfg = compose(settle(sent, own))
     if not trust.whole:
+        _check_whole(cfg)
         check_bounds(cast(dict[str, Any], OmegaConf.to_container(cfg)))
         for entry in entries_of(OmegaConf.to_container(cfg)):
             _check_name(entry, trust)
             if not places and entry.path[-1] in PLACES and entry.key not in {*settled, *unread}:
                 _check_place(entry)
     return cfg
+
+
+def _check_whole(cfg: DictConfig) -> None:
+    """Refuse a config from which overrides have removed what a run is built of."""
+    for key in BUILT:
+        if OmegaConf.select(cfg, f"{key}.{TARGET}") is None:
+            raise ConfigError(f"{WHO}: {key} names no callable, and a run cannot do without it")
 
 
 def _check_name(entry: Entry, trust: Trust) -> None:

@@ -24,9 +24,9 @@ def _quiet():
     logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
-def untrusting(overrides: str, **config):
+def untrusting(overrides: str, nodes: int = 3, **config):
     grid = InlineGrid(
-        app, 3, run_config={"overrides": f"{SMALL} {overrides}"}, node_config={**DEPLOYED, **config}
+        app, nodes, run_config={"overrides": f"{SMALL} {overrides}"}, node_config={**DEPLOYED, **config}
     )
     return train(overrides, grid=grid)
 
@@ -60,5 +60,6 @@ def test_every_defense_is_within_the_default_policy(defense):
 
 @pytest.mark.parametrize("secagg", ["off", "on"])
 def test_client_level_privacy_is_within_the_default_policy(secagg):
-    guarded, _ = untrusting(f"{ROOMY} defense=fl_std dp=client secagg={secagg} training.steps=2 rounds=2")
+    private = f"defense=fl_std dp=client secagg={secagg} training.steps=2 rounds=2 clients=5"
+    guarded, _ = untrusting(f"{ROOMY} {private}", nodes=5)
     assert not [failure for record in guarded.strategy.records for failure in record.failures]
