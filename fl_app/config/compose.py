@@ -25,7 +25,6 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fl_app.adversary.liars import LIES
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -35,6 +34,8 @@ CONFIG_NAME = "config"
 SEARCH_PATH = "hydra.searchpath"
 """Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
 DEFAULT_STRATEGY = "fed_sgd"
+LIES = ("flip", "scale", "backdoor")
+"""Those of `fl_app.adversary.liars`, which would import torch."""
 DTYPES = ("float32", "float64")
 BN_MODES = ("sync", "local", "frozen")
 """BatchNorm statistics: clients send theirs and the server averages; each keeps its own; never moved."""

@@ -55,7 +55,8 @@ class _Walk:
             return _digest(np.ascontiguousarray(value)), (str(value.dtype), value.shape)
         if isinstance(value, torch.Generator):
             return self.take(value.get_state())
-        if isinstance(value, Mapping):
+        # rows of a result count as mappings for other libraries, without being iterable as such
+        if isinstance(value, Mapping) and hasattr(value, "items"):
             return tuple(sorted(((self.take(k), self.take(v)) for k, v in value.items()), key=repr))
         if isinstance(value, set | frozenset):
             return tuple(sorted((self.take(item) for item in value), key=repr))

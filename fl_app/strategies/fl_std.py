@@ -52,7 +52,7 @@ class FLStd(FedAvg):
     would be passed. Clients keep nothing between rounds.
     """
 
-    passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries"})
+    passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries", "_grid"})
 
     coordinates: Tensor | None = None
     """Those that were agreed on once for all rounds, if any."""

@@ -58,6 +58,7 @@ NOT_DECODERS = {
     "of": "picks one of two fields",
     "decode": "of a vocabulary: from numbers to text",
     "of_models": "picks names",
+    "read_content": "the part of load_run and load_study that checks what was read",
     "read_object": "the part of load_run and load_study that reads the file",
 }
 

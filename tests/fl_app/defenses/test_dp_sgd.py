@@ -364,7 +364,7 @@ def test_a_given_multiplier_goes_before_the_budget():
         ({"rounds": 0}, "rounds must be a positive integer, got 0"),
         ({"clip": 0.0}, "clip must be a finite number above 0, got 0.0"),
         ({"epsilon": -1.0}, "epsilon must be a finite number above 0, got -1.0"),
-        ({"epsilon": 0.001}, "epsilon must be above 0.0"),
+        ({"epsilon": 0.001}, "no noise multiplier up to"),
         ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
         ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
         ({"noise_multiplier": -0.1}, "noise_multiplier must be a finite number of at least 0, got -0.1"),

@@ -10,7 +10,8 @@ from fl_app.experiments.job import run_job
 from fl_app.storage.tree_file import write_tree
 
 EMPTY = {
-    "version": 1,
+    "version": 2,
+    "refusal": None,
     "config": {},
     "versions": {},
     "run_key": "",

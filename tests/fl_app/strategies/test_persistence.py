@@ -1,5 +1,6 @@
 """Strategies and optimisers from outside of the package: resumed bit for bit, or refused in a sentence."""
 
+import re
 import sys
 from textwrap import dedent
 
@@ -166,6 +167,8 @@ def strangers(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("outside")
     (folder / "strangers.py").write_text(dedent(STRANGERS))
     monkeypatch.syspath_prepend(folder)
+    named = re.findall(r"^(?:class|def) (\w+)", dedent(STRANGERS), re.MULTILINE)
+    monkeypatch.setenv("FL_APP_ALLOW_TARGETS", ",".join(f"strangers.{name}" for name in named))
     yield
     sys.modules.pop("strangers", None)
 
