@@ -652,7 +652,7 @@ def _run_folders(folder: Path) -> list[Decoder]:
     public = Public(10, (1, 4, 4), (0.5,), (0.2,), {"_target_": "x"}, True, 4)
     sighting = Sighting(
         order=order,
-        answer=messages.Answer(1, 0, 8, 2),
+        answer=messages.Answer(1, 0, 1, 2),
         weights=weights,
         buffers={},
         update=weights,
