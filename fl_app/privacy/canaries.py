@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 def canary_direction(seed: int, canary: int, size: int) -> Tensor:
     """Return a canary's unit vector, in double precision on the CPU."""
-    generator = generator_for(seed, canary, SERVER, "canary")
+    generator = generator_for(seed, 0, SERVER, f"canary/{canary}")
     direction: Tensor = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
     return direction.div_(direction.norm())
 

@@ -45,7 +45,7 @@ class Distinguished:
     Above its lower end the claim of mu-Gaussian privacy is refuted, whatever the mechanism.
     """
     gaussian: EpsilonInterval
-    """Epsilon of Gaussian worlds that far apart: an estimate of the mechanism's own if its noise is Gaussian."""
+    """Epsilon of Gaussian worlds that far apart: the mechanism's own if its noise is Gaussian."""
 
     def refutes(self, distance: float) -> bool:
         """Say whether the worlds cannot be as close as ``distance``."""

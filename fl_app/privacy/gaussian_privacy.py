@@ -1,7 +1,8 @@
 """Privacy of the Gaussian mechanism as one number: mu, the distance of two worlds in deviations of the noise.
 
 Two worlds are mu-apart if telling them apart is as hard as telling N(0, 1) from N(mu, 1): Gaussian
-differential privacy (Dong, Roth and Su, 2022). One release with a noise multiplier of sigma has mu = 1 / sigma.
+differential privacy (Dong, Roth and Su, 2022). One release with a noise multiplier of sigma has
+mu = 1 / sigma.
 """
 
 from __future__ import annotations
