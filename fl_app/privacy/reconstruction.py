@@ -1,12 +1,12 @@
 """Reconstruction robustness: the most that any attack can recover from noisy releases.
 
-After Hayes, Mahloujifar and Balle (2023). An attacker who knows everything but one sample still has to guess it
-if the sample is left out; such a guess succeeds with a chance of at most the prior. The blow-up
-function bounds how much the releases can raise that chance, for every attack at once. It is that of a
-hypothesis test: the largest power at the level of the prior.
+After Hayes, Mahloujifar and Balle (2023). An attacker who knows everything but one sample has to guess it if
+it is left out of the releases; the guess is right with a chance of at most the prior. The blow-up function
+bounds how far the releases can raise that chance, for every attack at once. It is that of a hypothesis
+test: the largest power at the level of the prior.
 
-The reference here is the same run with the sample's contribution replaced by 0. It holds for every way of drawing
-samples that does not look at them, and needs no assumption about adjacency.
+The reference is the same run with the sample's contribution replaced by 0. It holds for every way of
+drawing samples that does not look at them, and needs no assumption about adjacency.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ def reconstruction_bound(prior: float, exposure: Exposure) -> float:
     chances = binom(exposure.steps, exposure.rate)
     low, high = int(chances.ppf(_NEGLIGIBLE)), int(chances.isf(_NEGLIGIBLE))
     each = math.inf if exposure.noise_multiplier == 0 else exposure.noise_multiplier**-2
-    mean = math.fsum(
-        float(chances.pmf(count))
-        * blow_up(prior, math.sqrt(exposure.signal + (count * each if count else 0)))
-        for count in range(low, high + 1)
-    )
-    beyond = float(chances.cdf(low - 1) + chances.sf(high))
+    counts = range(low, high + 1)
+    weights = [float(chances.pmf(count)) for count in counts]
+    successes = [
+        blow_up(prior, math.sqrt(exposure.signal + (count * each if count else 0.0))) for count in counts
+    ]
+    mean = math.fsum(weight * success for weight, success in zip(weights, successes, strict=True))
+    beyond = max(0.0, 1 - math.fsum(weights))
     return min(1.0, mean + beyond)
 
 
@@ -84,7 +85,8 @@ def prior_success(images: Tensor, labels: Tensor, mse_below: float) -> tuple[flo
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ValueError(
-            f"prior_success: images and labels must be as many and not none, got {len(images)} and {len(labels)}"
+            "prior_success: images and labels must be as many and not none, "
+            f"got {len(images)} and {len(labels)}"
         )
     if not mse_below > 0:
         raise ValueError(f"prior_success: mse_below must be above 0, got {mse_below}")
