@@ -71,8 +71,8 @@ def _in_force(unit: str) -> Child:
     """Say which level is in force: the settings allow one at a time."""
     if unit == "client":
         words = (
-            "Noise for single records was not added besides. None is needed for this guarantee: a record is part "
-            "of its client's data, and the same ε covers it."
+            "There is no further noise for single records: a record is part of its client's data, and the "
+            "same ε covers it."
         )
     else:
         words = (
