@@ -15,11 +15,12 @@ from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.data import Samples
 from fl_app.flower import InlineGrid
-from fl_app.privacy import mechanism
+from fl_app.privacy import Release, mechanism
 from fl_app.privacy.reconstruction import Exposure, reconstruction_bound
 from fl_app.results import Attack, Recovery, load_run
 from fl_app.running.bounds import bound_attack, describe_recovery, exceeded_notes
 from fl_app.running.federation import run_federation
+from fl_app.strategies.charges import Charges
 
 ONE_IMAGE = (
     "data=random data.classes=10 data.shape=[3,8,8] data.train=80 data.test=300 model=mlp model.hidden=[16] "
