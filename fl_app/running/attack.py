@@ -76,7 +76,8 @@ def attack_sightings(
         results.run.attacks += entries
         for note in exceeded_notes(entries):
             logger.warning("%s", note)
-            results.run.notes.append(note)
+            if note not in results.run.notes:  # a run may be attacked again
+                results.run.notes.append(note)
         results.save()
 
 

@@ -94,6 +94,8 @@ def test_noise_that_is_accounted_for_but_left_out_is_found_out(level, tmp_path, 
     assert all(one.exceeds_bound for one in sent(run))
     assert set(exceeded_notes(run.attacks)) <= set(run.notes)
     assert len(exceeded_notes(run.attacks)) == 3
+    attack_again(tmp_path, ["attack=first_linear"])
+    assert load_run(tmp_path).notes == run.notes
     page = ParsedPage(run.report)
     assert page.values["reconstruction-bound"] == "exceeded"
     assert sum(span.get("data-bound") == "exceeded" for span in page.named("span")) == 3
