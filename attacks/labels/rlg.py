@@ -36,6 +36,7 @@ def rlg(
     counts: bool = True,
     fallback: bool = True,
     scale_rows: bool = True,
+    longest: int | None = None,
 ) -> LabelAttack:
     """Recover the distinct labels of one or several steps; ``weight`` names the output layer's matrix.
 
@@ -44,16 +45,19 @@ def rlg(
     With ``fallback``, the signs of the bias or of the rows answer where hyperplanes cannot, which are
     not RLG's rule; without, there may be no answer. With ``counts`` it also says how many samples each class
     has, where that is clear. ``scale_rows`` divides each row by its expected rounding, which the
-    paper does not do (see `class_points`).
+    paper does not do (see `class_points`). Only the classes of the ``longest`` points are judged, and
+    against each other; None: all. The published code takes 199 others: of a rewritten gradient,
+    short points are hardly more than the defense's error, and anywhere.
     """
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
-        raise ValueError(f"{WHO}: rank must be an integer above 0 or None, got {rank!r}")
+    for name, number in (("rank", rank), ("longest", longest)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{WHO}: {name} must be an integer above 0 or None, got {number!r}")
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
         gradient = _per_class(output_gradient(obs, weight, who=WHO), obs.num_classes)
         if not gradient.rows.isfinite().all():
             raise ValueError(f"{WHO}: {gradient.name} must be finite, got NaN or infinity in it")
-        found = _recover(obs, gradient, rank, fallback=fallback, scale_rows=scale_rows)
+        found = _recover(obs, gradient, rank, fallback=fallback, scale_rows=scale_rows, longest=longest)
         return found if counts else dataclasses.replace(found, counts=None)
 
     return attack
@@ -66,7 +70,13 @@ def _per_class(gradient: OutputGradient, classes: int | None) -> OutputGradient:
 
 
 def _recover(
-    obs: Observation, gradient: OutputGradient, given: int | None, *, fallback: bool, scale_rows: bool
+    obs: Observation,
+    gradient: OutputGradient,
+    given: int | None,
+    *,
+    fallback: bool,
+    scale_rows: bool,
+    longest: int | None,
 ) -> LabelSet:
     rows = gradient.rows.cpu()
     found = class_points(
@@ -84,7 +94,7 @@ def _recover(
         notes.append(failed)
     if fallback and failed is not None:
         return _by_signs(obs, gradient, found.measured, notes)
-    labels, unproven = _by_hyperplanes(found)
+    labels, unproven = _by_hyperplanes(found, longest)
     if len(labels) == 0:
         notes.append("no class can be separated from the others")
         if fallback:
@@ -100,13 +110,15 @@ def _recover(
     return LabelSet(labels=labels, counts=counts, rank=found.measured, notes=notes, rule=HYPERPLANES)
 
 
-def _by_hyperplanes(found: ClassPoints) -> tuple[Tensor, int]:
+def _by_hyperplanes(found: ClassPoints, longest: int | None) -> tuple[Tensor, int]:
     """Return the classes that can be separated, the surest first, and how many of them without a proof."""
     if len(found.classes) == 0:
         return torch.zeros(0, dtype=torch.long), 0
-    separation = separate(found.points, found.accuracy)
+    number = len(found.points) if longest is None else min(longest, len(found.points))
+    judged = found.points.norm(dim=1).topk(number).indices.sort().values
+    separation = separate(found.points[judged], found.accuracy)
     order = separation.margins[separation.parted].argsort(descending=True, stable=True)
-    return found.classes[separation.parted][order], separation.unproven
+    return found.classes[judged][separation.parted][order], separation.unproven
 
 
 def _started_from(obs: Observation, gradient: OutputGradient) -> Tensor | None:

@@ -307,6 +307,16 @@ def test_on_its_own_it_names_the_classes_that_algorithm_1_names(seed, transform)
     assert found.rule == ("hyperplanes" if len(found.labels) else "none")
 
 
+def test_only_the_longest_points_are_judged():
+    labels = [3, 8, 11, 29]
+    obs = client(1, labels)
+    assert sorted(rlg(longest=12)(obs).labels.tolist()) == sorted(labels)  # labels have the longest
+    assert set(rlg(longest=3, scale_rows=False)(obs).labels.tolist()) < set(labels)
+    assert sorted(rlg(longest=1000)(obs).labels.tolist()) == sorted(labels)
+    with pytest.raises(ValueError, match="rlg: longest must be"):
+        rlg(longest=0)
+
+
 def test_without_a_fallback_too_large_a_batch_names_every_class():
     # 29 dimensions for 30 points whose positive sum vanishes: each can be separated, label or not
     obs = client(0, (list(range(20)) * 3)[:50], features=64)
