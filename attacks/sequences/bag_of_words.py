@@ -18,12 +18,16 @@ WAYS = ("hyperplanes", "bias")
 
 
 def bag_of_words(
-    rank: int | None = None, way: str = "hyperplanes", fallback: bool = True, scale_rows: bool = True
+    rank: int | None = None,
+    way: str = "hyperplanes",
+    fallback: bool = True,
+    scale_rows: bool = True,
+    longest: int | None = None,
 ) -> LabelAttack:
     """Recover the set of tokens by hyperplanes (RLG), or by the bias, which says nothing of their number.
 
     ``rank`` is the number of tokens behind the update; None takes ``obs.length`` or, where that is not
-    granted, infers it. ``fallback`` and ``scale_rows`` are those of `rlg`.
+    granted, infers it. ``fallback``, ``scale_rows`` and ``longest`` are those of `rlg`.
     """
     if way not in WAYS:
         raise ValueError(f"bag_of_words: way must be one of {', '.join(WAYS)}, got {way!r}")
@@ -31,7 +35,7 @@ def bag_of_words(
     def recover(told: int | None) -> LabelAttack:
         if way == "bias":
             return bias_labels(PROJECTION)
-        return rlg(told, weight=PROJECTION, fallback=fallback, scale_rows=scale_rows)
+        return rlg(told, weight=PROJECTION, fallback=fallback, scale_rows=scale_rows, longest=longest)
 
     recover(rank)  # refuses a wrong rank now
 
