@@ -1,18 +1,17 @@
 # The one image of docker-compose.yml. Build argument: TORCH_INDEX, an index with another build of torch than the
 # registry's own, which has the GPU libraries and runs without a GPU, too; PyTorch's page on installation names
 # one for processors alone (small), and one for each version of CUDA.
-FROM python:3.11-slim AS dependencies
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-COPY pyproject.toml constraints.txt ./
+COPY pyproject.toml constraints.txt requirements.lock ./
 # torch first and by itself: no other package may pull another build of it
 RUN pip install --constraint constraints.txt torch torchvision \
     ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
-# what the project needs, without Ray: here clients are containers
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-    | sed 's/\[simulation\]//' > requirements.txt \
-    && pip install --constraint constraints.txt --requirement requirements.txt
+# what the project needs, without Ray: here clients are containers. Archives of these hashes and no other (make lock)
+RUN pip install --no-deps --require-hashes --requirement requirements.lock
 
 # the weights of LPIPS change with what fetches them, not with the rest of the code
 FROM dependencies AS weights
@@ -23,9 +22,10 @@ COPY fl_app/models fl_app/models
 RUN FL_APP_CACHE=/build/cache python -m attacks.metrics.lpips_weights
 
 FROM dependencies
+RUN apt-get update && apt-get install --yes --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 49999 --home-dir /app --create-home app \
     # a volume gets its owner from the folder that it is first mounted on
-    && for folder in state runs data flwr secrets/ca secrets/trust secrets/server secrets/public secrets/node \
+    && for folder in state runs data flwr proxy secrets/ca secrets/trust secrets/server secrets/operator secrets/public secrets/node \
         secrets/node-0 secrets/node-1 secrets/node-2 secrets/node-3 secrets/node-4 \
         secrets/node-5 secrets/node-6 secrets/node-7 secrets/node-8 secrets/node-9; \
     do install --directory --owner app --group app "/app/$folder"; done

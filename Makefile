@@ -8,7 +8,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: run reports test test-slow lint bench clean
+.PHONY: run reports test test-slow lint bench lock image-digest clean
 .DEFAULT_GOAL := run
 
 run: $(READY)
@@ -32,6 +32,15 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# hashes of all packages of the image; needs the package index
+lock: $(READY)
+	$(BIN)/python -m fl_app.deploy.lock pyproject.toml constraints.txt > requirements.lock.part
+	mv requirements.lock.part requirements.lock
+
+# which image python:3.11-slim is today: put it into the environment of docker compose build as BASE_IMAGE
+image-digest:
+	@docker buildx imagetools inspect python:3.11-slim --format 'BASE_IMAGE=python@{{.Manifest.Digest}}'
 
 clean:
 	rm -rf $(VENV) .cache

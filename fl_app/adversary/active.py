@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Message
 from torch import Tensor, nn
 
 from fl_app.adversary.passive import PassiveServer
+from fl_app.console.words import foreign
 from fl_app.models import ModelSpec
 from fl_app.training import parameters
 from fl_app.types import Manipulated, Update
@@ -59,12 +60,14 @@ class ActiveServer(PassiveServer):
         self._template = template
         self._manipulate = manipulate
         self._bait: _Bait | None = None
+        self._baited: set[tuple[int, int]] = set()
 
     def on_send(self, message: Message) -> Message:
         """Exchange the model of an attacked client's training order."""
         message = super().on_send(message)
         if message.metadata.message_type == TRAIN and self.attacks(order := read_order(message)):
             bait = self._bait_of(order.round)
+            self._baited.add((order.round, order.client))
             changed = replace(
                 order,
                 model_hash=bait.spec.hash,
@@ -83,12 +86,16 @@ class ActiveServer(PassiveServer):
             if passed.has_error():
                 self.notes.append(
                     f"round {order.round}: client {order.client} did not train on the manipulated model: "
-                    f"{passed.error.reason}"
+                    f"{foreign(passed.error.reason)}"
                 )
             else:
                 with suppress(MessageError):  # the strategy names who sent what cannot be read
                     leave_out(passed)
         return passed
+
+    def withholds(self, server_round: int, client: int) -> bool:
+        """Say whether a client was sent a manipulated model in a round."""
+        return (server_round, client) in self._baited
 
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,12 +11,15 @@ from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from fl_app.client import state as client_state
+from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
 from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
-from fl_app.privacy import ClientLevel
+from fl_app.policy import Refusal, RunPlan
+from fl_app.privacy import ClientLevel, Release
+from fl_app.privacy.draws import OwnDraws
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -78,6 +81,8 @@ class ClientParts:
     secure: SecureSettings | None = None
     training: bool = True
     bn: str = "sync"
+    plan: RunPlan | None = None
+    """The run as the node's policy sees it; None where nobody asks."""
     norms: bool = False
     """Whether clients tell how large their gradient is, and how much of it they hold back."""
     pin_model: bool = False
@@ -95,16 +100,17 @@ class Client:
     client: int
     num_clients: int
     allow_audit: bool
+    guard: Guard | None = None
+    """The node's policy; None: it trusts the run."""
 
     def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
         """Name the largest entries of what is to be pruned; the training order of this round comes later.
 
         The gradient is kept until then: the data is gone through once.
         """
-        order = self._accept(parcel)
-        if not 0 < query.share <= 1:
-            raise MessageError(f"client {self.client}: share must be in (0, 1], got {query.share}")
-        state = client_state.load(records, order.model_hash, self.parts.device)
+        order = self._accept(parcel, "locate")
+        self._check_query(query)
+        state = self._state(order, records)
         if state.sent is not None and state.sent_round >= order.round:
             raise self._too_late(order, state)
         start = self._start(parcel, state)
@@ -115,19 +121,26 @@ class Client:
         counts = location_counts(pruned, query.share, query.min_size)
         named = {name: largest(tensor, counts[name]) for name, tensor in pruned.items()}
         kept = replace(start.state, version=order.version, weights=start.weights, work=work)
+        reply = Reply(Answer(order.round, self.client, work.samples, work.steps), encode(named))
+        if self.guard is not None:
+            self.guard.locate(order.round, self.guard.digest(parcel, start.weights), query, len(reply.update))
         self._remember(records, order, kept)
-        return Reply(Answer(order.round, self.client, work.samples, work.steps), encode(named))
+        return reply
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
         """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
-        parts, order = self.parts, self._accept(parcel)
-        state = client_state.load(records, order.model_hash, parts.device)
-        again = self._again(parcel, state)
+        parts, order = self.parts, self._accept(parcel, "train")
+        state = self._state(order, records)
+        again = self._again(parcel, state) if self.guard is None else None
         if again is not None:
             return again, None
         start = self._start(parcel, state)
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
+        digest = self._digest(parcel, start)
+        again = self._again_guarded(order, state, digest)
+        if again is not None:
+            return again, None
         kept = start.state.work
         work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
         locations = self._locations(parcel, start)
@@ -142,25 +155,69 @@ class Client:
             update=encode(sent, within=locations),
             buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
             # what was measured on the data itself would leave without noise
-            metrics=metrics if release is None else {},
+            metrics=self._told(metrics) if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
+        self._leave(parcel, digest, reply, work, [] if reply.release is None else [reply.release])
         own_buffers = work.buffers if parts.bn == "local" else {}
         self._remember(
             records,
             order,
             ClientState(
                 version=order.version if order.keep else -1,
-                weights=start.weights if order.keep else {},
+                # a guarded client compares the next model with them
+                weights=start.weights if order.keep or self.guard is not None else {},
                 buffers=own_buffers,
                 transform=memory,
                 sent_round=order.round,
-                sent_order=parcel.digest,
-                sent=reply if own_buffers or _remembers(memory) else None,
+                sent_order=digest,
+                sent=reply if own_buffers or _remembers(memory) or self.guard is not None else None,
                 locations=locations,
+                plan=self._plan_digest,
             ),
         )
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    @property
+    def _plan_digest(self) -> str:
+        return "" if self.guard is None else self.guard.plan.digest
+
+    def _state(self, order: Order, records: RecordDict) -> ClientState:
+        """Return what is remembered of the model under this plan; nothing that another one left."""
+        state = client_state.load(records, order.model_hash, self.parts.device)
+        return state if state.plan == self._plan_digest else ClientState(plan=self._plan_digest)
+
+    def _check_query(self, query: LocationQuery) -> None:
+        """Refuse to name positions that the defense does not need, or that would pass noise or masks."""
+        share = self.parts.defense.transform.located
+        if share is None or self.parts.privacy is not None or self.parts.secure is not None:
+            raise Refusal("locate", f"client {self.client}: its defense has no use for positions")
+        if not 0 < query.share <= 1:
+            raise MessageError(f"client {self.client}: share must be in (0, 1], got {query.share}")
+        if self.guard is not None and query.share > share:
+            raise Refusal("locate", f"client {self.client}: share must be at most {share}, got {query.share}")
+
+    def _digest(self, parcel: Parcel, start: Start) -> str:
+        return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
+
+    def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
+        """Return the answer that was given to this very order; whatever else was answered is refused."""
+        if self.guard is None or not self.guard.is_repeated(order.round, digest):
+            return None
+        if state.sent is None or state.sent_order != digest:
+            raise Refusal("order", f"client {self.client}: its answer to round {order.round} is gone")
+        return state.sent
+
+    def _told(self, metrics: dict[str, float]) -> dict[str, float]:
+        return metrics if self.guard is None else self.guard.metrics(metrics)
+
+    def _leave(
+        self, parcel: Parcel, digest: str, reply: Reply, work: Work, releases: Sequence[Release]
+    ) -> None:
+        """Let the policy look at an answer; what it does not allow is refused here."""
+        if self.guard is not None:
+            held = len(self._data())
+            self.guard.leave(parcel, digest, reply, samples=work.samples, held=held, releases=releases)
 
     def _remember(self, records: RecordDict, order: Order, state: ClientState) -> None:
         client_state.save(records, order.model_hash, state)
@@ -181,8 +238,10 @@ class Client:
             f"got another one of round {order.round}: what it holds back would be counted twice"
         )
 
-    def _accept(self, parcel: Parcel) -> Order:
+    def _accept(self, parcel: Parcel, kind: str) -> Order:
         """Return the order, unless it is not for this client or asks for what it does not give."""
+        if self.guard is not None:
+            self.guard.accept(parcel, kind)
         if parcel.order.client != self.client:
             raise MessageError(f"client {self.client}: got an order for client {parcel.order.client}")
         if parcel.audit is not None and not self.allow_audit:
@@ -200,14 +259,30 @@ class Client:
             logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
             return None
         weights = self._weights(order, parcel.model, state, model)
+        state = self._follow(order, state, weights)
         buffers = self._buffers(parcel.buffers, state, model)
         return Start(model, state, weights, buffers, self._uncounted(order, state, weights))
+
+    def _follow(self, order: Order, state: ClientState, weights: Update) -> ClientState:
+        """Refuse a model that jumped; forget what was held back for one that is far away by now."""
+        if self.guard is None:
+            return state
+        if self.guard.follow(state.weights, weights, order.round, len(self._data())):
+            return state
+        logger.info("client %d: the model moved far: it forgets what it held back", self.client)
+        return replace(state, transform={})
+
+    def _draws(self, order: Order, purpose: str) -> torch.Generator:
+        """Return random numbers: by the run's seed, or the operating system's if the run is not trusted."""
+        if self.guard is not None:
+            return OwnDraws()
+        return generator_for(self.parts.seed, order.round, self.client, purpose)
 
     def _context(self, order: Order, start: Start) -> RoundContext:
         return RoundContext(
             round=order.round,
             client=self.client,
-            generator=generator_for(self.parts.seed, order.round, self.client, "transform"),
+            generator=self._draws(order, "transform"),
             weights=start.weights,
             uncounted=start.uncounted,
         )
@@ -228,6 +303,8 @@ class Client:
                 del parts.models[other]
             most = None if spec == parts.model else MOST_ENTRIES
             built = build_model(spec, allowed=[parts.model.target], manipulated=self.allow_audit, most=most)
+            if self.guard is not None and parts.defense.check is not None:
+                parts.defense.check(built)
             batch_norm.set_mode(built, training=parts.training, bn=parts.bn)
             parts.models[spec.hash] = built.to(device=parts.device, dtype=parts.dtype)
         return parts.models[spec.hash]
@@ -272,6 +349,8 @@ class Client:
         """Compute the update by ``rules``; None: the defense's own."""
         parts, order, audit = self.parts, parcel.order, parcel.audit
         rules = parts.defense.rules if rules is None else rules
+        if self.guard is not None:
+            self.guard.may_work(len(self._data()))
         if parts.inspection is not None:
             self._load(start)
             parts.inspection(start.model, self._data(), who=f"client {self.client}, round {order.round}")
@@ -301,12 +380,13 @@ class Client:
         job = Job(
             round=order.round,
             lr=order.lr,
-            generator=generator_for(parts.seed, order.round, self.client, "rules"),
+            generator=self._draws(order, "rules"),
             rules=rules,
             batch_size=(audit.batch_size or None) if audit is not None else None,
             keep_batches=audit is not None and audit.truth,
         )
-        with seeded(seed_for(parts.seed, order.round, self.client, "training"), parts.device):
+        seed = seed_for(parts.seed, order.round, self.client, "training") if self.guard is None else None
+        with seeded(seed, parts.device):
             return parts.trainer(start.model, self._data(), job)
 
     def _load(self, start: Start) -> None:

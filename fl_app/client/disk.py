@@ -47,18 +47,21 @@ class DurableMemory:
     client: int
     most_bytes: int = MOST_MEGABYTES * 2**20
 
-    def recall(self, records: RecordDict, parcel: Parcel, *, locating: bool = False) -> Look:
+    def recall(
+        self, records: RecordDict, parcel: Parcel, *, locating: bool = False, newest: bool = False
+    ) -> Look:
         """Put into ``records`` the memory that ``parcel`` is to be answered from.
 
         That is what is there already, if it is of this run, no older than what is on the disk, and of before
         this round or with the answer; else what is on the disk. How the disk looks then is for `keep`.
+        ``newest``: in any case the last memory, for a client that answers no round anew.
         """
         if parcel.run is None:
             return {}
-        self._recall(records, parcel, parcel.run.key, locating)
+        self._recall(records, parcel, parcel.run.key, locating, newest)
         return _look(self._runs / parcel.run.key)
 
-    def _recall(self, records: RecordDict, parcel: Parcel, key: str, locating: bool) -> None:
+    def _recall(self, records: RecordDict, parcel: Parcel, key: str, locating: bool, newest: bool) -> None:
         order = parcel.order
 
         def answered(memory: RecordDict) -> bool:
@@ -66,11 +69,13 @@ class DurableMemory:
 
         # Flower stores a context after the answer has left: who died between the two is ahead on its disk
         held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
-        if _key_of(records) == key and held >= kept and (held < order.round or answered(records)):
+        wanted = newest or held < order.round or answered(records)
+        if _key_of(records) == key and held >= kept and wanted:
             return
         for name in of_models(records):
             del records[name]
-        records.update(self._find(key, order.round, answered))
+        before = kept + 1 if newest else order.round
+        records.update(self._find(key, before, answered))
         records[_HELD] = ConfigRecord({_KEY: key})
 
     def keep(self, records: RecordDict, parcel: Parcel, since: Look) -> None:

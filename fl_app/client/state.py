@@ -25,7 +25,13 @@ _HASH = 16
 """So much of a model's hash tells its records from others'."""
 _DEEPEST = 32
 """Branches above a leaf."""
-_META: Mapping[str, type] = {"version": int, "sent_round": int, "sent_order": str, "coordinates": bytes}
+_META: Mapping[str, type] = {
+    "version": int,
+    "sent_round": int,
+    "sent_order": str,
+    "coordinates": bytes,
+    "plan": str,
+}
 _WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
 _SENT = f"sent{_SEPARATOR}"
 _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
@@ -69,6 +75,8 @@ class ClientState:
     """Where the last training order said that updates may be non-zero: the model's next change lies there."""
     coordinates: bytes = b""
     """The coordinates that were agreed on for the whole run, packed."""
+    plan: str = ""
+    """The digest of the run's plan; "" if the client trusts its run. No other plan sees this memory."""
     work: Work | None = None
     """Computed to name locations, to be sent when the training order of the same round comes."""
 

@@ -6,17 +6,16 @@ weights it makes from the run's seed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fl_app.client import state as client_state
 from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
-from fl_app.privacy import ClientLevel, NoiseGrid
+from fl_app.privacy import ClientLevel, NoiseGrid, Release
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -34,15 +33,19 @@ class VectorClient(Client):
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
         """Train as ordered and send the vector that stands for the update."""
-        order, plan = self._accept(parcel), self._plan(parcel)
-        state = client_state.load(records, order.model_hash, self.parts.device)
-        again = self._again(parcel, state)
+        order, plan = self._accept(parcel, "train"), self._plan(parcel)
+        state = self._state(order, records)
+        again = self._again(parcel, state) if self.guard is None else None
         if again is not None:
             return again, None
         known = parcel.locations or state.coordinates
         if plan.coordinates and not known:
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
+        digest = self._digest(parcel, start)
+        again = self._again_guarded(order, state, digest)
+        if again is not None:
+            return again, None
         rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
         work = self._work(start, parcel, rules)
         update = self._pack(sketch.take(work.update), parcel, plan, start, records)
@@ -51,16 +54,23 @@ class VectorClient(Client):
             update=update,
             buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
             # what was measured on the data itself would leave without noise
-            metrics={} if self._secretive else {"loss": work.loss},
+            metrics={} if self._secretive else self._told({"loss": work.loss}),
         )
+        self._leave(parcel, digest, reply, work, self._releases(plan, records))
         own_buffers = work.buffers if self.parts.bn == "local" else {}
+        guarded = self.guard is not None
         kept = ClientState(
+            # a guarded client compares the next model with them
+            weights=start.weights if guarded and not self._secretive else {},
             buffers=own_buffers,
             sent_round=order.round,
-            sent_order=parcel.digest,
+            sent_order=digest,
             # what would be answered anew with new noise would be a second release
-            sent=reply if own_buffers or not self._repeats else None,
+            sent=reply
+            if own_buffers or not self._repeats or (guarded and self.parts.secure is None)
+            else None,
             coordinates=known if plan.coordinates else b"",
+            plan=self._plan_digest,
         )
         self._remember(records, order, kept)
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
@@ -89,6 +99,7 @@ class VectorClient(Client):
                 {},
                 lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed),
             )
+        state = self._follow(order, state, weights)
         return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
 
     def _coordinates(self, plan: Plan, blob: bytes, like: Update) -> Tensor:
@@ -148,15 +159,26 @@ class VectorClient(Client):
         ).digest
         member.check_job(job)
         terms = member.terms
-        if parts.privacy is None:
+        privacy = self._privacy
+        if privacy is None:
             return member.mask(parcel.secure, values.cpu().numpy(), job)
-        shares = parts.privacy.shares(self._cohort(parts.privacy, len(terms.participants)), terms.threshold)
+        shares = privacy.shares(self._cohort(privacy, len(terms.participants)), terms.threshold)
         grid = self._grid(terms, plan.clip, shares.local)
-        whole = parts.privacy.protect_whole(values, grid, self._generator(terms.round, terms.attempt))
+        whole = privacy.protect_whole(values, grid, self._generator(terms.round, terms.attempt))
         return member.mask(parcel.secure, whole, job)
 
+    def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
+        """Return what an answer costs against the server, which knows that this client takes part."""
+        privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
+        if privacy is None:
+            return []
+        if self.parts.secure is not None:
+            terms = SecureMember(self.parts.secure, self.client, records).terms
+            cohort, threshold = len(terms.participants), terms.threshold
+        return [Release(1.0, privacy.shares(cohort, threshold).for_server(), 1, privacy.delta)]
+
     def _protect(self, values: Tensor, parcel: Parcel, plan: Plan) -> Tensor:
-        privacy = self.parts.privacy
+        privacy = self._privacy
         if privacy is None:
             return values
         shares = privacy.shares(self._cohort(privacy, plan.cohort), None)
@@ -168,7 +190,15 @@ class VectorClient(Client):
             raise MessageError(
                 f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
             )
+        if self.guard is not None:
+            self.guard.share_noise(cohort)
         return cohort
+
+    @property
+    def _privacy(self) -> ClientLevel | None:
+        """The mechanism; a client that does not trust the run takes the operating system's noise."""
+        privacy = self.parts.privacy
+        return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
 
     def _generator(self, round: int, attempt: int) -> torch.Generator:
         return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")

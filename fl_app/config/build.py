@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -21,7 +22,9 @@ from fl_app.adversary.passive import Chosen, Public
 from fl_app.client.client import ClientParts
 from fl_app.client.inspection import Inspection
 from fl_app.client.secure import SecureSettings
+from fl_app.config.bounds import check_shape
 from fl_app.config.compose import ConfigError, compose
+from fl_app.config.describe import describe
 from fl_app.config.fitting import check_fit, check_samples
 from fl_app.config.trust import NOBODY, Trust, compose_sent
 from fl_app.data import (
@@ -42,6 +45,7 @@ from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD, SecureAggregation
+from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated
@@ -87,16 +91,19 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
     """Build what the clients of this process share, unless they have data of their ``own``."""
     # the folder of the server's samples is none that such a client would look at
     cfg = compose_sent(overrides, trust, places=False, unread=() if own is None else ("data.root",))
-    _prepare_process(cfg)
+    _prepare_process(cfg, most=None if trust.whole else os.cpu_count())
     defense = _defense(cfg)
     if own is None:
         dataset, _ = _task(cfg, defense)
         spec, data_of = _spec(cfg, dataset, defense), _local_data(cfg, dataset)
     else:
         facts = Facts.from_json(own.facts)
+        if not trust.whole:
+            check_shape(facts.in_shape)
         spec, data_of = _spec(cfg, facts, defense), _own_data(cfg, Path(own.root), facts)
     if not trust.whole:
         _check_size(spec)
+    privacy = _build(cfg, "dp")
     return ClientParts(
         model=spec,
         trainer=_build(cfg, "training"),
@@ -107,7 +114,8 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
         settings=_hash_job_settings(cfg),
-        privacy=_build(cfg, "dp"),
+        privacy=privacy,
+        plan=describe(cfg, spec, defense, privacy),
         secure=_secure_settings(cfg),
         training=cfg.client.mode == "train",
         bn=cfg.bn,
@@ -145,6 +153,8 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         wait=cfg.wait,
         facts=facts_of(dataset).to_json(),
         seed=cfg.seed,
+        release=defense.release,
+        aggregate=_rule(cfg),
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
     if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
@@ -156,13 +166,15 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
     dataset, validation = _split(cfg, dataset)
+    histogram = label_histogram(
+        dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
+    )
+    strategy.exchange.gate.dealt = dict(enumerate(histogram.sum(1).tolist()))
     return ServerParts(
         config=config,
         dataset=dataset,
         validation=validation,
-        histogram=label_histogram(
-            dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
-        ),
+        histogram=histogram,
         model=model,
         spec=spec,
         strategy=strategy,
@@ -178,6 +190,24 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         ),
         attacker=_attacker(cfg, manipulation, dataset.vocabulary),
     )
+
+
+def _rule(cfg: DictConfig) -> Rule | None:
+    try:
+        rule = rule_of(cfg.aggregate, cfg.withstand)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if (rule is not None or cfg.liars) and cfg.secagg.enabled:
+        raise ConfigError(
+            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on nobody sees single updates; "
+            "expected aggregate=mean liars=0"
+        )
+    if rule is not None and cfg.choices.dp != "none":
+        raise ConfigError(
+            f"aggregate={cfg.aggregate}: the noise of dp={cfg.choices.dp} is measured for a sum; "
+            "expected aggregate=mean"
+        )
+    return rule
 
 
 def attack_parts(
@@ -295,10 +325,10 @@ def _attack(cfg: DictConfig, adaptive: bool) -> Any:
     return _build(OmegaConf.create({"attack": node}), "attack")
 
 
-def _prepare_process(cfg: DictConfig) -> None:
-    """Apply what concerns the whole process."""
+def _prepare_process(cfg: DictConfig, most: int | None = None) -> None:
+    """Apply what concerns the whole process; ``most``: threads that it may have."""
     if cfg.threads is not None:
-        torch.set_num_threads(cfg.threads)
+        torch.set_num_threads(min(cfg.threads, most or cfg.threads))
 
 
 def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:

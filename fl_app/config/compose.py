@@ -25,6 +25,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fl_app.adversary.liars import LIES
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -130,7 +131,7 @@ def choices_of(override: Override, searched: Sequence[Path] = ()) -> list[str] |
 
     ``searched``: folders with more choices than ``conf/`` has.
     """
-    if not _is_group(override) or override.is_delete():
+    if not is_group(override) or override.is_delete():
         return None
     return group_choices(override.key_or_group, searched)
 
@@ -155,8 +156,18 @@ def quote(value: str | Path) -> str:
     return f"'{inner}'"
 
 
+def compose_unresolved(overrides: list[str]) -> DictConfig:
+    """Compose, and put what was chosen by name in the place of Hydra's own settings.
+
+    References are left as they are written; what cannot be composed is an `UnknownName`.
+    """
+    try:
+        return _compose(overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UnknownName(_explain(overrides, error)) from error
+
+
 def _compose(overrides: list[str]) -> DictConfig:
-    """Compose, and put what was chosen by name in the place of Hydra's own settings."""
     composed = _compose_all(overrides)
     named = composed.hydra.runtime.choices.items()
     choices = {group: name for group, name in named if "/" not in group and group != "experiment"}
@@ -244,13 +255,14 @@ def _missing_keys(node: Any, path: str = "") -> Iterator[str]:
         yield from _missing_keys(value, f"{path}{name}.")
 
 
-def _is_group(override: Override) -> bool:
+def is_group(override: Override) -> bool:
+    """Say whether an override chooses or removes a whole group."""
     return (CONF_DIR / override.key_or_group).is_dir() and "." not in override.key_or_group
 
 
 def _is_choice(override: Override) -> bool:
     """Say whether an override says which files are composed, rather than what stands in them."""
-    by_name = _is_group(override) and not isinstance(cast(Any, override.value()), dict)
+    by_name = is_group(override) and not isinstance(cast(Any, override.value()), dict)
     return by_name or override.key_or_group == SEARCH_PATH
 
 
@@ -310,6 +322,8 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "clients": (_whole(1), "a whole number of at least 1"),
         "evaluate_every": (_whole(1), "a whole number of at least 1"),
         "validation": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "liars": (lambda v: v == 0 or (_positive(v) and v < 1), "a number from 0 to less than 1"),
+        "lie": (lambda v: v in LIES, f"one of {', '.join(LIES)}"),
         "balance": (lambda v: isinstance(v, bool), "true or false"),
         "threads": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "init": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),

@@ -60,6 +60,21 @@ def values(key: str) -> list[Any]:
     return found
 
 
+def known_key(key: str) -> bool:
+    """Say whether some file of ``conf/`` has a key."""
+    return any(entry.key == key for entry in _entries())
+
+
+@lru_cache(maxsize=64)
+def keys_of_choice(group: str, name: str) -> tuple[tuple[str, ...], ...]:
+    """Return the keys that the file of a group's choice sets."""
+    file = CONF_DIR / group / f"{name}.yaml"
+    content = OmegaConf.to_container(OmegaConf.load(file))
+    return tuple(
+        entry.path for entry in entries_of(content, package_of(file)) if entry.path[-1] != "defaults"
+    )
+
+
 @lru_cache(maxsize=1)
 def _entries() -> tuple[Entry, ...]:
     return tuple(

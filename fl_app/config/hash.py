@@ -20,6 +20,7 @@ from typing import Any
 from fl_app.config.build import attacked_rounds
 
 _NOT_IN_THE_NUMBERS = ("run_dir", "resume", "checkpoint", "wait")
+_OF_LIARS = ("aggregate", "withstand", "liars", "lie")
 _GROUPS_OF_DATA = ("data", "public")
 
 
@@ -31,6 +32,9 @@ def hash_config(config: Mapping[str, Any]) -> str:
 def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a composed config that a run's numbers follow from."""
     kept = {key: value for key, value in config.items() if key not in _NOT_IN_THE_NUMBERS}
+    if kept.get("aggregate", "mean") == "mean" and not kept.get("liars"):
+        # a plain mean of honest clients is what runs of before there was a choice had
+        kept = {key: value for key, value in kept.items() if key not in _OF_LIARS}
     for group in kept.keys() & _GROUPS_OF_DATA:
         kept[group] = _without_place(kept[group])
     if "attack" in kept:

@@ -15,21 +15,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.config.compose import ConfigError, choices_of, compose, join_overrides, key_of, split_overrides
+from fl_app.config.bounds import check_bounds
+from fl_app.config.compose import ConfigError, compose, key_of, split_overrides
 from fl_app.config.conf_files import Entry, entries_of, targets, values
+from fl_app.config.fixed import settle
+from fl_app.config.literals import WHO, check_length, check_literals
 from fl_app.config.true_names import TARGET
 
 TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "overrides"
 """Keys of a node-config."""
+BUILT = ("model", "data", "partition", "defense", "training", "dp", "public", "schedule", "strategy")
+"""Keys that name what a run is built of."""
 PLACES = ("root", "pieces", "tokenizer", "init", "identities", "download")
 """Names of settings that make a client read a file, or fetch one."""
-_WHO = "overrides from the network"
-_PLAIN_KEY = re.compile(r"\w+(\.\w+)*")
 _SPECIAL = re.compile(r"_\w+_")
 
 
@@ -53,10 +53,18 @@ WHOLE = Trust(whole=True)
 
 def trust_of(node_config: Mapping[str, Any]) -> Trust:
     """Read the switches of whoever runs this process (`flwr run` leaves only the environment)."""
-    whole = node_config.get(TRUST_CONFIG, os.environ.get("FL_APP_TRUST_CONFIG") == "1")
+    whole = switch(node_config, TRUST_CONFIG, "FL_APP_TRUST_CONFIG")
     listed = str(node_config.get(ALLOW_TARGETS, os.environ.get("FL_APP_ALLOW_TARGETS", "")))
     names = frozenset(name.strip() for name in listed.split(",") if name.strip())
-    return Trust(bool(whole), names, str(node_config.get(OWN_OVERRIDES, "")))
+    return Trust(whole, names, str(node_config.get(OWN_OVERRIDES, "")))
+
+
+def switch(node_config: Mapping[str, Any], key: str, variable: str) -> bool:
+    """Read a switch of a node: true or false, and no text that only looks like one of them."""
+    value = node_config.get(key, os.environ.get(variable) == "1")
+    if not isinstance(value, bool):
+        raise ConfigError(f"node-config: {key} must be true or false without quotes, got {value!r}")
+    return value
 
 
 def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collection[str] = ()) -> DictConfig:
@@ -64,14 +72,16 @@ def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collecti
 
     ``places``: whether they may name files (a server's). ``unread``: keys of files that nobody will read.
     """
+    if not trust.whole:
+        check_length(overrides)
     sent, own = split_overrides(overrides), split_overrides(trust.own)
     if not trust.whole:
-        for override in sent:
-            _check_words(override)
+        check_literals(sent)
     settled = {key_of(override) for override in own}
-    kept = [override for override in sent if key_of(override) not in settled] if own else sent
-    cfg = compose(join_overrides([*kept, *own]))
+    cfg = compose(settle(sent, own))
     if not trust.whole:
+        _check_whole(cfg)
+        check_bounds(cast(dict[str, Any], OmegaConf.to_container(cfg)))
         for entry in entries_of(OmegaConf.to_container(cfg)):
             _check_name(entry, trust)
             if not places and entry.path[-1] in PLACES and entry.key not in {*settled, *unread}:
@@ -79,30 +89,11 @@ def compose_sent(overrides: str, trust: Trust, *, places: bool, unread: Collecti
     return cfg
 
 
-def _check_words(override: str) -> None:
-    """Refuse what reaches beyond ``conf/`` while it is composed."""
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([override])
-    except HydraException as error:
-        raise ConfigError(f"{_WHO}: {error}") from error
-    key = parsed.key_or_group
-    # a search path of Hydra's may name any folder or package, a package of the override any place
-    if parsed.package is not None or not _PLAIN_KEY.fullmatch(key) or key.split(".")[0] == "hydra":
-        raise ConfigError(f"{_WHO}: {override!r} is no setting of a run: expected key=value or key.key=value")
-    if "${" in override:
-        raise ConfigError(f"{_WHO}: {override!r} refers to something; only conf/ itself may")
-    _check_choice(parsed)
-
-
-def _check_choice(override: Override) -> None:
-    choices = choices_of(override)
-    chosen = cast(Any, override.value())
-    if choices is None or chosen is None:
-        return
-    for name in chosen if isinstance(chosen, list) else [chosen]:
-        if name not in choices:  # such as a path
-            group = override.key_or_group
-            raise ConfigError(f"{_WHO}: {group} must be one of {', '.join(choices)}; got {name!r}")
+def _check_whole(cfg: DictConfig) -> None:
+    """Refuse a config from which overrides have removed what a run is built of."""
+    for key in BUILT:
+        if OmegaConf.select(cfg, f"{key}.{TARGET}") is None:
+            raise ConfigError(f"{WHO}: {key} names no callable, and a run cannot do without it")
 
 
 def _check_name(entry: Entry, trust: Trust) -> None:
@@ -110,11 +101,11 @@ def _check_name(entry: Entry, trust: Trust) -> None:
     if not _SPECIAL.fullmatch(name):
         return
     if name != TARGET:
-        raise ConfigError(f"{_WHO}: {entry.key} is not a setting")
+        raise ConfigError(f"{WHO}: {entry.key} is not a setting")
     allowed = targets().get(entry.path[0], frozenset()) | trust.targets
     if not isinstance(entry.value, str) or entry.value not in allowed:
         raise ConfigError(
-            f"{_WHO}: {entry.key} must be one of {', '.join(sorted(allowed))}; got {entry.value!r}. Whoever "
+            f"{WHO}: {entry.key} must be one of {', '.join(sorted(allowed))}; got {entry.value!r}. Whoever "
             "runs this process can allow it: FL_APP_ALLOW_TARGETS, or allow-targets in its node-config"
         )
 
@@ -123,6 +114,6 @@ def _check_place(entry: Entry) -> None:
     if entry.value is None or entry.value in values(entry.key):
         return
     raise ConfigError(
-        f"{_WHO}: {entry.key} is this node's own affair, got {entry.value!r}. Whoever runs the node can set "
+        f"{WHO}: {entry.key} is this node's own affair, got {entry.value!r}. Whoever runs the node can set "
         f"it: overrides='{entry.key}=…' in its node-config"
     )

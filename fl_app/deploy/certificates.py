@@ -2,10 +2,14 @@
 
 ``python -m fl_app.deploy.certificates FOLDER --names "superlink localhost 127.0.0.1" --nodes 3`` fills
 
-- ``ca/ca.key``: the authority's private key, which signs server certificates and is needed for nothing else,
+- ``ca/ca.key``: the authority's private key, which signs certificates and is needed for nothing else
+  (``--authority`` puts it into another folder, which belongs on no machine of the federation),
 - ``trust/ca.crt``: the authority, which everybody must know,
 - ``server/server.key``, ``server/server.pem``: the SuperLink's,
+- ``operator/operator.key``, ``operator/operator.pem``: for whoever may start runs and register nodes,
 - ``node-0/key`` and ``public/node-0.pub``, …: a key pair for each SuperNode.
+
+Without ``--names`` only key pairs of nodes are made, which takes no authority: no process has to hold both.
 
 These are folders of their own so that each can be mounted where it belongs, and nowhere else. What is
 there stays as it is: nothing is ever overwritten. Private keys are readable for their owner alone.
@@ -39,12 +43,21 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 730
 _PRIVATE, _PUBLIC = 0o600, 0o644
 
 
-def make_secrets(folder: Path, names: Sequence[str], nodes: int) -> list[Path]:
-    """Make what is missing below ``folder`` and return it; the server is reached by ``names``."""
-    if not names:
+def make_secrets(
+    folder: Path, names: Sequence[str], nodes: int, *, authority: Path | None = None
+) -> list[Path]:
+    """Make what is missing below ``folder`` and return it; the server is reached by ``names``.
+
+    The authority's key lies in the folder ``authority``. Without names only nodes get their keys.
+    """
+    if not names and not nodes:
         raise ValueError("certificates: a server needs at least one name or address, got none")
-    made = _authority(folder)
-    made += _server(folder, names)
+    made: list[Path] = []
+    if names:
+        authority_key = (folder / "ca" if authority is None else authority) / "ca.key"
+        made = _authority(folder, authority_key)
+        made += _server(folder, names, authority_key)
+        made += _operator(folder, authority_key)
     for node in range(nodes):
         made += make_key_pair(folder / f"node-{node}" / "key", folder / "public" / f"node-{node}.pub")
     return made
@@ -65,8 +78,8 @@ def make_key_pair(private: Path, public: Path) -> list[Path]:
     return made
 
 
-def _authority(folder: Path) -> list[Path]:
-    key_file, certificate_file = folder / "ca" / "ca.key", folder / "trust" / "ca.crt"
+def _authority(folder: Path, key_file: Path) -> list[Path]:
+    certificate_file = folder / "trust" / "ca.crt"
     if certificate_file.exists():
         return []  # its key may be kept elsewhere
     made, key = _key(key_file)
@@ -92,7 +105,7 @@ def _authority(folder: Path) -> list[Path]:
     return [*made, _write_new(certificate_file, certificate.public_bytes(Encoding.PEM), _PUBLIC)]
 
 
-def _server(folder: Path, names: Sequence[str]) -> list[Path]:
+def _server(folder: Path, names: Sequence[str], authority_key: Path) -> list[Path]:
     key_file, certificate_file = folder / "server" / "server.key", folder / "server" / "server.pem"
     authority = x509.load_pem_x509_certificate((folder / "trust" / "ca.crt").read_bytes())
     if certificate_file.exists():
@@ -100,22 +113,49 @@ def _server(folder: Path, names: Sequence[str]) -> list[Path]:
             raise ValueError(f"certificates: {certificate_file} is there, but its key {key_file} is not")
         _check_server(certificate_file, names, authority)
         return []
-    authority_key = folder / "ca" / "ca.key"
-    if not authority_key.exists():
-        raise ValueError(f"certificates: to sign a server certificate, {authority_key} is needed")
+    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    signing = _signing_key(authority_key)
     made, key = _key(key_file)
+    unsigned = _end(_common_name(names[0]), authority, key, ExtendedKeyUsageOID.SERVER_AUTH)
+    certificate = unsigned.add_extension(alternatives, critical=False).sign(signing, hashes.SHA256())
+    return [*made, _write_new(certificate_file, certificate.public_bytes(Encoding.PEM), _PUBLIC)]
+
+
+def _operator(folder: Path, authority_key: Path) -> list[Path]:
+    """Make what an operator shows to the proxy; it names no server, and a server's certificate is none."""
+    key_file, certificate_file = folder / "operator" / "operator.key", folder / "operator" / "operator.pem"
+    if certificate_file.exists():
+        return []
+    authority = x509.load_pem_x509_certificate((folder / "trust" / "ca.crt").read_bytes())
+    signing = _signing_key(authority_key)
+    made, key = _key(key_file)
+    unsigned = _end(_common_name("fl-app operator"), authority, key, ExtendedKeyUsageOID.CLIENT_AUTH)
+    certificate = unsigned.sign(signing, hashes.SHA256())
+    return [*made, _write_new(certificate_file, certificate.public_bytes(Encoding.PEM), _PUBLIC)]
+
+
+def _signing_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    if not file.exists():
+        raise ValueError(f"certificates: to sign a certificate, {file} is needed")
+    return _load(file)
+
+
+def _end(
+    subject: x509.Name,
+    authority: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    purpose: x509.ObjectIdentifier,
+) -> x509.CertificateBuilder:
+    """Begin a certificate that signs no other, for one purpose."""
     issued_by = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    certificate = (
-        _begin(_common_name(names[0]), authority.subject, key.public_key(), SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+    return (
+        _begin(subject, authority.subject, key.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issued_by), critical=False
         )
-        .sign(_load(authority_key), hashes.SHA256())
     )
-    return [*made, _write_new(certificate_file, certificate.public_bytes(Encoding.PEM), _PUBLIC)]
 
 
 def _check_server(file: Path, names: Sequence[str], authority: x509.Certificate) -> None:
@@ -196,11 +236,12 @@ def main() -> None:
     """Make what is missing, and say what that was."""
     parser = argparse.ArgumentParser(prog="fl_app.deploy.certificates", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--names", required=True, help="of the SuperLink, with spaces between")
-    parser.add_argument("--nodes", type=int, required=True, help="for how many SuperNodes to make a key pair")
+    parser.add_argument("--names", default="", help="of the SuperLink, with spaces between")
+    parser.add_argument("--nodes", type=int, default=0, help="for how many SuperNodes to make a key pair")
+    parser.add_argument("--authority", type=Path, help="the folder of the authority's key")
     args = parser.parse_args()
     try:
-        made = make_secrets(args.folder, args.names.split(), args.nodes)
+        made = make_secrets(args.folder, args.names.split(), args.nodes, authority=args.authority)
     except (ValueError, OSError) as error:
         sys.exit(f"{error}")
     for file in made:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fl_app.deploy.flower_command import FlowerCommand, flower_command
+from fl_app.deploy.flower_command import FlowerCommand, add_superlink, reach_superlink
 
 _ALREADY = "Public key already in use"
 """What a SuperLink says of a key that it knows."""
@@ -31,13 +31,12 @@ def main() -> None:
     """Register all keys of a folder; one that cannot be is the end."""
     parser = argparse.ArgumentParser(prog="fl_app.deploy.register", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder with public keys, *.pub")
-    parser.add_argument("--superlink", required=True, help="host:port")
-    parser.add_argument("--root-certificates", type=Path, required=True)
+    add_superlink(parser)
     args = parser.parse_args()
     keys = sorted(args.folder.glob("*.pub"))
     if not keys:
         sys.exit(f"register: no *.pub in {args.folder}")
-    with flower_command(args.superlink, args.root_certificates) as flower:
+    with reach_superlink(args) as flower:
         for key in keys:
             try:
                 new = register(flower, key)

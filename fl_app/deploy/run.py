@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.config.compose import ConfigError, compose, join_overrides, key_of, split_overrides
-from fl_app.deploy.flower_command import FlowerCommand, flower_command
+from fl_app.deploy.flower_command import FlowerCommand, add_superlink, reach_superlink
 
 _KEY = "overrides="
 _POLL_SECONDS = 1.0
@@ -75,8 +75,7 @@ def main() -> None:
     """Start, follow, tell."""
     parser = argparse.ArgumentParser(prog="fl_app.deploy.run", description=__doc__.splitlines()[0])
     parser.add_argument("--app", type=Path, required=True, help="the folder with the app's pyproject.toml")
-    parser.add_argument("--superlink", required=True, help="host:port")
-    parser.add_argument("--root-certificates", type=Path, required=True)
+    add_superlink(parser)
     parser.add_argument("--given", default="", help="overrides that hold unless others are asked for")
     parser.add_argument("wanted", nargs="?", default=_KEY, metavar='overrides="key=value …"')
     args = parser.parse_args()
@@ -84,7 +83,7 @@ def main() -> None:
         parser.error(f'expected overrides="key=value …", got {args.wanted!r}')
     try:
         overrides = merge(args.given, args.wanted.removeprefix(_KEY).strip('"'))
-        with flower_command(args.superlink, args.root_certificates) as flower:
+        with reach_superlink(args) as flower:
             run = start(flower, args.app, overrides)
             print(f"run {run}: {overrides}", flush=True)
             end = _follow(flower, run)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ from fl_app.config.compose import (
     quote,
 )
 from fl_app.config.hash import hash_config
+from fl_app.config.true_names import TARGET
+from fl_app.config.trust import compose_sent, trust_of
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
@@ -91,14 +94,28 @@ def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> 
 
 
 def _with_past(overrides: list[str]) -> list[str]:
-    """Return the overrides with those that the run to be resumed was begun with; new ones come last."""
+    """Return the overrides with those that the run to be resumed was begun with; new ones come last.
+
+    Whoever made the folder wrote the old ones: they name no callable but those of ``conf/``, and refer
+    to nothing, unless the environment allows it (`trust_of`) or the same key is given anew.
+    """
     resume = [override for override in overrides if key_of(override) == "resume"]
     folder = compose(join_overrides(resume)).resume
     if folder is None:
         return overrides
     given = {key_of(override) for override in overrides}
     saved, _ = read_checkpoint(Path(folder))
-    return [*(o for o in saved.overrides if key_of(o) not in given), *overrides]
+    kept = [override for override in saved.overrides if key_of(override) not in given]
+    trust = trust_of({})
+    typed = {str(o.value()) for o in parse_overrides(overrides) if o.key_or_group.endswith(TARGET)}
+    consent = replace(trust, targets=trust.targets | typed, own=join_overrides(overrides))
+    try:
+        compose_sent(join_overrides(kept), consent, places=True)
+    except ConfigError as error:
+        raise ConfigError(
+            f"resume: {folder}: {error}; or give the setting yourself, beside resume=…"
+        ) from error
+    return [*kept, *overrides]
 
 
 def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:

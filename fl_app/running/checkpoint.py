@@ -30,6 +30,7 @@ from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
 from fl_app.results import Resumed, Round, Row
+from fl_app.storage.plain_folder import refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
 from fl_app.strategies.begun import Begun
 
@@ -212,6 +213,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
     """
     path = folder / FOLDER / _STATE
     try:
+        refuse_links(folder)
         tree = read_tree(path)
         version = tree.pop("version")
         if version != _VERSION:

@@ -15,12 +15,14 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
 from fl_app.adversary.active import ActiveServer
+from fl_app.adversary.liars import Liars, Lie, backdoor, flip, scale, with_trigger
 from fl_app.adversary.participant import Participant
 from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.progress import track
+from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
@@ -32,6 +34,9 @@ from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
+
+_MARKED = 64
+"""Images that a backdoor is planted with."""
 
 
 def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
@@ -97,7 +102,26 @@ def watch(parts: ServerParts) -> PassiveServer:
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return PassiveServer(**audit)
-    return ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+    active = ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
+    strategy.exchange.gate.withheld = active.withholds
+    return active
+
+
+def lying(grid: Grid, parts: ServerParts) -> Grid:
+    """Return the grid with the clients that the config lets lie, if there are some."""
+    config, strategy = parts.config, parts.strategy
+    count = round(config["liars"] * config["clients"])
+    if not count:
+        return grid
+    lies: dict[str, Lie] = {"flip": flip, "scale": scale}
+    lie = lies.get(config["lie"])
+    if lie is None:
+        device, data = next(parts.model.parameters()).device, parts.dataset
+        marked = with_trigger(pixels(data.test.inputs[:_MARKED], device))
+        change = strategy.lr(1) if strategy.sends_changes else 0.0
+        inputs = normalise(marked, data.mean, data.std)
+        lie = backdoor(parts.model, lambda: strategy.weights, inputs, change=change)
+    return TappedGrid(grid, Liars(frozenset(range(count)), lie, strategy.read))
 
 
 def _train(
@@ -109,14 +133,14 @@ def _train(
         round_end = _RoundEnd(parts, results, advance, lasting)
         try:
             strategy.start(
-                grid=TappedGrid(grid, auditor),
+                grid=TappedGrid(lying(grid, parts), auditor),
                 # copies: evaluation writes into the model, and what is held must stay as it is
                 initial_arrays=hold(
                     strategy.weights | strategy.buffers
                     or {name: t.clone() for name, t in parts.model.state_dict().items()}
                 ),
                 num_rounds=config["rounds"] - strategy.done,
-                timeout=config["timeout"] or float("inf"),
+                timeout=strategy.exchange.deadline.seconds,
                 evaluate_fn=round_end,
             )
         except BudgetSpent as spent:

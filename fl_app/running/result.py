@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fl_app.config.hash import hash_config
+from fl_app.console.words import foreign
 from fl_app.results import (
     RESULT,
     Model,
@@ -96,7 +97,8 @@ class Results:
 
     def finish(self, status: str, error: str | None = None) -> None:
         """Set the status at the end of the run, and write everything."""
-        self.run.status, self.run.error = status, error
+        # it may quote what a client sent
+        self.run.status, self.run.error = status, None if error is None else foreign(error)
         self.save()
 
     def save(self) -> None:
@@ -132,7 +134,10 @@ def _residual_bound(rounds: list[Round]) -> float | None:
     if not known:
         return None
     share = max(share for share, _ in known)
-    return residual_bound(share, max(norm for _, norm in known)) if share < 1 else None
+    try:
+        return residual_bound(share, max(norm for _, norm in known)) if share < 1 else None
+    except (ArithmeticError, ValueError):  # clients report both
+        return None
 
 
 def _scores(tested: Evaluation | None, validated: Evaluation | None) -> dict[str, float | None]:

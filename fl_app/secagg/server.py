@@ -61,6 +61,8 @@ class SecureRound:
         self.terms = terms
         self.refused: dict[int, str] = {}
         """By client: why its last refused message was refused."""
+        self.proven: set[int] = set()
+        """Who handed out shares that contradict its own announcement: no holder of them can forge that."""
         self.unmasking_begun = False
         """True if clients may have given shares: then this attempt counts as a release, even if it fails."""
         self._pinned = pinned if terms.signed else None
@@ -137,7 +139,16 @@ class SecureRound:
         for client, asked in self._asked.items():
             if asked is Secret.MASKING_KEY:
                 self._remove_pair_masks(client, Agreement(secrets[client]))
-        self._total &= self._total.dtype.type((1 << self.terms.fixed_point.bits) - 1)
+        grid = self.terms.fixed_point
+        self._total &= self._total.dtype.type((1 << grid.bits) - 1)
+        # what all of them may send together; a liar's random words leave it in half of all entries or more
+        most = len(self._survivors) * grid.levels
+        outside = int((np.abs(grid.signed(self._total)) > most).sum())
+        if outside:
+            raise RoundFailed(
+                f"secure aggregation, {self.terms.name}: {outside} of {self.terms.size} entries of the sum "
+                f"are beyond what {len(self._survivors)} clients may send: one lies, and masks hide which"
+            )
         return SecureSum(self.terms, self._survivors, self._total)
 
     def _enter(self, call: str, *, then: str) -> None:
@@ -240,10 +251,10 @@ class SecureRound:
                 right = Agreement(value).public == self._advert(owner).masking_key
             if right:
                 return value
-        raise RoundFailed(
-            f"secure aggregation, {self.terms.name}: the shares that client {owner} handed out do not give "
-            f"{asked.value} that it announced"
-        )
+        reason = f"the shares that client {owner} handed out do not give {asked.value} that it announced"
+        self.refused[owner] = reason
+        self.proven.add(owner)
+        raise RoundFailed(f"secure aggregation, {self.terms.name}: {reason}")
 
     def _remove_pair_masks(self, dropped: int, masking: Agreement) -> None:
         for client in self._survivors:

@@ -44,15 +44,6 @@ def undo(before: Update, after: Update, lr: float) -> tuple[Update, Update]:
     }
 
 
-def first_bad_tensor(update: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor that holds NaN or infinity, if any does."""
-    tensors = [tensor for tensor in update.values() if tensor.numel()]
-    # one pass for all: norms are finite unless an entry is not (or its square overflows)
-    if not tensors or bool(torch.isfinite(torch.stack(torch._foreach_norm(tensors))).all()):
-        return None
-    return next((name for name, tensor in update.items() if not torch.isfinite(tensor).all()), None)
-
-
 def cast_like(tensors: Update, buffers: Update) -> Update:
     """Return ``tensors`` in the types of ``buffers``; counters are rounded."""
 

@@ -1,7 +1,7 @@
 """The exchange of a round: orders out, replies in, the model once more for clients that lack it.
 
-Every reply passes `Exchange.admit` when it arrives, and every update `open_update` before it is added up:
-nothing else lets in what a client sent.
+Every reply passes the `Gate` when it arrives, and every update `open_update` before it is added up: nothing
+else lets in what a client sent. All exchanges of a round share one deadline.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fl_app.console.words import foreign
+from fl_app.flower.deadline import Deadline
 from fl_app.results import Failure, Round
-from fl_app.strategies.aggregate import first_bad_tensor
-from fl_app.strategies.downlink import Downlink
+from fl_app.strategies.downlink import Downlink, raw_bytes
+from fl_app.strategies.gate import Gate, check_update
 from fl_app.strategies.roster import Roster
 from fl_app.types import Update
-from fl_app.wire import CodecError, decode
+from fl_app.wire import decode
 from fl_app.wire.messages import (
-    Answer,
+    ENDORSE,
+    IDENTIFY,
+    LOCATE,
+    OFFER,
+    SHARE,
+    TRAIN,
     MessageError,
     Reply,
     content_bytes,
     pack_secure,
+    trim_reply,
     unpack_reply,
     unpack_secure,
 )
@@ -34,7 +41,12 @@ logger = logging.getLogger(__name__)
 
 Pack = Callable[[int, int], tuple[RecordDict, int]]
 """``pack(client, base)`` returns a message's content, which builds on a version, and its payload in bytes."""
-Weigh = Callable[[Answer], float]
+SECONDS = 3600.0
+"""The deadline of a round that nobody gave one."""
+_PATIENCE = {IDENTIFY: 0.1, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
+"""Which share of the time that is left an exchange may take: others come after it."""
+_OVERHEAD = 1 << 16
+"""Bytes that a blob may have beyond twice what it stands for: masked numbers have twice the width."""
 
 
 class Arrived(NamedTuple):
@@ -48,12 +60,16 @@ class Arrived(NamedTuple):
 class Exchange:
     """Sends a round's messages and receives the replies; a bad client is named and never stops the round."""
 
-    def __init__(self, roster: Roster, downlink: Downlink, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, roster: Roster, downlink: Downlink, gate: Gate, *, timeout: float | None = None
+    ) -> None:
         self.roster = roster
         self.downlink = downlink
+        self.gate = gate
+        self.deadline = Deadline(SECONDS if timeout is None else timeout, _PATIENCE)
+        self._most_bytes = _OVERHEAD
         self.sampled: dict[int, int] = {}
         """The node ids of this round's clients."""
-        self._timeout = timeout
         self._record: Round | None = None
         self._grid: Grid | None = None
 
@@ -64,9 +80,10 @@ class Exchange:
             raise RuntimeError("Exchange: no round has begun")
         return self._record
 
-    def begin(self, record: Round, grid: Grid, sampled: dict[int, int]) -> None:
-        """Begin a round with the clients that were drawn."""
+    def begin(self, record: Round, grid: Grid, sampled: dict[int, int], model: Update) -> None:
+        """Begin a round with the clients that were drawn; no answer to it is much larger than ``model``."""
         self._record, self._grid, self.sampled = record, grid, sampled
+        self._most_bytes = 2 * raw_bytes(model) + _OVERHEAD
 
     def messages(self, kind: str, bases: Mapping[int, int], pack: Pack) -> list[Message]:
         """Make a message for every client, given the version that it builds on, and count the bytes."""
@@ -82,14 +99,20 @@ class Exchange:
         """Send messages within the round, and return the replies that came in time."""
         if self._grid is None:
             raise RuntimeError("Exchange: has no grid before its first round")
-        return self._grid.send_and_receive(messages, timeout=self._timeout)
+        if not messages:
+            return []
+        left = self.deadline.share_of(messages[0].metadata.message_type)
+        return self._grid.send_and_receive(messages, timeout=left)
 
-    def collect(self, kind: str, replies: Iterable[Message], pack: Pack, weigh: Weigh) -> Arrived:
-        """Return answers by client; who lacks the model gets it, and is waited for once more."""
-        arrived, lacking = self._sort(replies, weigh)
+    def collect(self, kind: str, replies: Iterable[Message], pack: Pack, *, counts: bool) -> Arrived:
+        """Return answers by client; who lacks the model gets it, and is waited for once more.
+
+        ``counts``: whether they say by how many samples they count.
+        """
+        arrived, lacking = self._sort(replies, counts)
         if lacking and self._grid is not None:
             bases = dict.fromkeys(lacking, self.downlink.nothing)
-            again, still_lacking = self._sort(self.send(self.messages(kind, bases, pack)), weigh)
+            again, still_lacking = self._sort(self.send(self.messages(kind, bases, pack)), counts)
             arrived = Arrived(arrived.good | again.good, arrived.left_out | again.left_out)
             for client in still_lacking:
                 self.fail(client, "asked for the model again after it was sent")
@@ -114,20 +137,12 @@ class Exchange:
                 silent[client] = str(error)
         return answers, silent
 
-    def admit(self, client: int, message: Message, weigh: Weigh) -> Reply:
-        """Return the reply in a message; a MessageError unless ``client`` answers this round's order."""
+    def admit(self, client: int, message: Message, *, counts: bool) -> Reply:
+        """Return the reply in a message; a MessageError if the gate does not let it pass."""
         self._count(message)
         reply = unpack_reply(message)
         self.record.count_up(blob=len(reply.update))
-        answer = reply.answer
-        if (answer.round, answer.client) != (self.record.round, client):
-            raise MessageError(
-                f"expected an answer of client {client} to round {self.record.round}, "
-                f"got one of client {answer.client} to round {answer.round}"
-            )
-        if not (answer.need_model or answer.left_out) and not weigh(answer) > 0:
-            raise MessageError(f"samples must be at least 1, got {answer.samples}")
-        return reply
+        return self.gate.admit(reply, server_round=self.record.round, client=client, counts=counts)
 
     def fail(self, client: int, reason: str) -> None:
         """Name a client whose update does not count; what came first says why."""
@@ -139,16 +154,21 @@ class Exchange:
         self.downlink.forget(client)
 
     def note(self, text: str) -> None:
-        """Note something that a reader of the round must know."""
+        """Note something that a reader of the round must know; it may quote a client."""
+        text = foreign(text)
         logger.warning("round %d: %s", self.record.round, text)
         self.record.notes.append(text)
 
     def _count(self, message: Message) -> None:
         if message.has_error():
             raise MessageError(message.error.reason)
-        self.record.count_up(content_bytes(message.content))
+        trim_reply(message.content, most=self._most_bytes)
+        try:
+            self.record.count_up(content_bytes(message.content))
+        except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
+            raise MessageError("message: holds what no machine could send") from error
 
-    def _sort(self, replies: Iterable[Message], weigh: Weigh) -> tuple[Arrived, list[int]]:
+    def _sort(self, replies: Iterable[Message], counts: bool) -> tuple[Arrived, list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""
         client_of = {node: client for client, node in self.sampled.items()}
         arrived, lacking = Arrived({}, {}), list[int]()
@@ -161,7 +181,7 @@ class Exchange:
                 self.note(f"a reply of node {node}, which was not asked, is ignored{said}")
                 continue
             try:
-                reply = self.admit(client, message, weigh)
+                reply = self.admit(client, message, counts=counts)
             except MessageError as error:
                 self.fail(client, str(error))
                 continue
@@ -183,7 +203,5 @@ def open_update(reply: Reply, read: Callable[[bytes], Update], buffers: Update) 
     beside = (
         {name: tensor.double() for name, tensor in decode(reply.buffers, buffers).items()} if buffers else {}
     )
-    bad = first_bad_tensor(update) or first_bad_tensor(beside)
-    if bad is not None:
-        raise CodecError(f"{bad} holds NaN or infinity")
+    check_update(update, beside)
     return update, beside

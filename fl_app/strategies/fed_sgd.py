@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
+from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
 from fl_app.results import Round
@@ -26,7 +27,9 @@ from fl_app.strategies.begun import Begun
 from fl_app.strategies.charges import Charges
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.exchange import Exchange, Pack, open_update
+from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
+from fl_app.strategies.robust import Rule, take_median
 from fl_app.strategies.roster import Roster, sample
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
@@ -34,7 +37,6 @@ from fl_app.wire import CodecError, decode, encode
 from fl_app.wire.bound import entropy_bound
 from fl_app.wire.messages import (
     TRAIN,
-    Answer,
     LocationQuery,
     Order,
     Reply,
@@ -58,7 +60,7 @@ class FedSGD(Strategy):
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
-        {"exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
+        {"aggregate", "exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
     )
     """Attributes that every round or every start sets anew; a subclass names its own ones alone."""
 
@@ -82,6 +84,8 @@ class FedSGD(Strategy):
         wait: float = 60.0,
         seed: int = 0,
         facts: str = "",
+        release: ExpectedRelease | None = None,
+        aggregate: Rule | None = None,
     ) -> None:
         who = type(self).__name__
         if not 0 < fraction <= 1:
@@ -117,9 +121,12 @@ class FedSGD(Strategy):
         """Is shown what secure aggregation reveals in a round: the mean change, and whose."""
         if downlink == "auto":
             downlink = "change" if fraction == 1 else "full"
-        roster = Roster(clients, wait=wait, answer_within=timeout)
-        self.exchange = Exchange(roster, Downlink(downlink), timeout=timeout)
+        roster = Roster(clients, wait=wait)
+        gate = Gate(clients, release, own_data=roster.own_data)
+        self.exchange = Exchange(roster, Downlink(downlink), gate, timeout=timeout)
         self.charges = Charges()
+        self.aggregate = aggregate
+        """What takes the place of the weighted mean; None: nothing does."""
         self._model = model
         self._parameters = frozenset(parameters)
         self._exchange_buffers = exchange_buffers
@@ -234,14 +241,22 @@ class FedSGD(Strategy):
         """
         return decode(blob, weights, within=within)
 
-    def weigh(self, answer: Answer) -> float:
-        """Return how much an update counts: by samples."""
-        return float(answer.samples)
+    @property
+    def weighs_by_samples(self) -> bool:
+        """Whether an update counts by samples, else each like every other."""
+        return True
+
+    def weigh(self, good: Mapping[int, Reply]) -> dict[int, float]:
+        """Return how much each update counts."""
+        if not self.weighs_by_samples:
+            return dict.fromkeys(good, 1.0)
+        return self.exchange.gate.weights({client: float(r.answer.samples) for client, r in good.items()})
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Add up the updates and the buffers that can be read, and say whose they are."""
         total, buffers, clients = RunningSum(), RunningSum(), list[int]()
-        wanted = self.buffers if self._exchange_buffers else {}
+        kept: list[tuple[Update, Update, float]] = []
+        wanted, weights = self.buffers if self._exchange_buffers else {}, self.weigh(good)
         for client in sorted(good):
             reply = good[client]
             try:
@@ -252,8 +267,15 @@ class FedSGD(Strategy):
             if not clients:
                 self._sample = update, len(reply.update)
             clients.append(client)
-            total.add(update, self.weigh(reply.answer))
-            buffers.add(beside, self.weigh(reply.answer))
+            if self.aggregate is not None:
+                kept.append((update, beside, weights[client]))
+                continue
+            total.add(update, weights[client])
+            buffers.add(beside, weights[client])
+        if self.aggregate is not None and kept:
+            updates, besides, shares = (list(part) for part in zip(*kept, strict=True))
+            total.add(self.aggregate(updates, shares), sum(shares))
+            buffers.add(take_median(besides), sum(shares))
         return total, buffers, clients
 
     def settle(self, clients: list[int]) -> bool:
@@ -283,18 +305,24 @@ class FedSGD(Strategy):
 
     # Flower's side.
 
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds as Flower does; all exchanges of a round share one deadline."""
+        return super().start(DeadlineGrid(grid, self.exchange.deadline), *args, **kwargs)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order this round's clients to train on the current model."""
         server_round += self.done
+        self.exchange.deadline.begin()
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
         present = self.roster.present(grid)
         with self._seeded("draw", server_round):
             cohort = self.draw(list(present), server_round)
         self.records.append(Round.begin(server_round))
-        self.exchange.begin(self.records[-1], grid, {client: present[client] for client in cohort})
+        sampled = {client: present[client] for client in cohort}
+        self.exchange.begin(self.records[-1], grid, sampled, self.weights | self.buffers)
         if not present:
             self.exchange.note("no client is there")
         if self._attempt:
@@ -330,14 +358,30 @@ class FedSGD(Strategy):
             return hold(self.weights | self.buffers), None
 
         with self._seeded("step", server_round):
-            self.weights = self.step(self.average(total), server_round)
-        if self._exchange_buffers and self.buffers:
-            self.buffers = cast_like(buffers.over(buffers.weight), self.buffers)
+            advanced = self._advance(total, buffers, server_round)
+        if not advanced:
+            return hold(self.weights | self.buffers), None
         for client in clients:
             self._counted[client] = server_round
-        self._note_metrics([good[client] for client in clients])
+        self._note_metrics({client: good[client] for client in clients})
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
+
+    def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
+        """Move the model by the sum of a round; False, and nothing has moved, if it must not be adopted."""
+        before = self._optimiser_state
+        try:
+            weights = self.step(self.average(total), server_round)
+            beside = self.buffers
+            if self._exchange_buffers and beside:
+                beside = cast_like(buffers.over(buffers.weight), beside)
+            check_model(weights, beside)
+        except (Unusable, ArithmeticError) as error:
+            self._optimiser_state = before
+            self.exchange.note(f"the sum is refused and the model is unchanged: {error}")
+            return False
+        self.weights, self.buffers = weights, beside
+        return True
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -412,7 +456,7 @@ class FedSGD(Strategy):
 
     def _collect(self, kind: str, replies: Iterable[Message], pack: Pack) -> dict[int, Reply]:
         """Return the answers that count; what the others released is charged all the same."""
-        good, left_out = self.exchange.collect(kind, replies, pack, self.weigh)
+        good, left_out = self.exchange.collect(kind, replies, pack, counts=self.weighs_by_samples)
         for client, reply in left_out.items():
             self.charges.remember(client, reply.release)
         return good
@@ -435,12 +479,12 @@ class FedSGD(Strategy):
         )
         return moved
 
-    def _note_metrics(self, counted: list[Reply]) -> None:
+    def _note_metrics(self, counted: Mapping[int, Reply]) -> None:
         def told(name: str) -> list[float | None]:
-            return [reply.metrics.get(name) for reply in counted]
+            return [reply.metrics.get(name) for reply in counted.values()]
 
         record = self.records[-1]
-        record.train_loss = mean_of(told("loss"), [self.weigh(reply.answer) for reply in counted])
+        record.train_loss = mean_of(told("loss"), list(self.weigh(counted).values()))
         record.residual_norm = mean_of(told("residual_norm"), [1.0] * len(counted))
         record.gradient_norm = largest_of(told("gradient_norm"))
         record.pruned_share = largest_of(told("pruned_share"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -28,11 +29,14 @@ from fl_app.wire.messages import (
     OFFER,
     SHARE,
     VALUES,
-    Answer,
     Plan,
     Reply,
     pack_plan,
 )
+
+NOISE_REACH = 9.0
+"""Deviations by which the norm of a client's noise may exceed what is expected: more never happens."""
+ROUNDING = 1.001
 
 
 class BudgetSpent(Exception):
@@ -199,8 +203,20 @@ class FLStd(FedAvg):
         )
 
     def read(self, blob: bytes) -> Update:
-        """Return the vector that a client uploaded."""
-        return self._vector(blob, self.sketch)
+        """Return the vector that a client uploaded; one that it cannot have clipped is a CodecError."""
+        vector = self._vector(blob, self.sketch)
+        values = vector[VALUES].double()
+        noise = 0.0
+        if self.cohort_charges is not None:
+            noise = self.clip * self.cohort_charges.shares(self._cohort).local
+            most = self.clip + noise * (math.sqrt(len(values)) + NOISE_REACH)
+            if not float(values.norm()) <= most * ROUNDING:
+                raise CodecError(f"{VALUES} must have a norm of at most {most:.4g}, got {values.norm():.4g}")
+        self.sketch_check(values, noise)
+        return vector
+
+    def sketch_check(self, values: Tensor, noise: float) -> None:
+        """Refuse, as a CodecError, values that this sketch cannot have; ``noise`` is their deviation."""
 
     def _vector(self, blob: bytes, sketch: Sketch) -> Update:
         like = torch.empty(sketch.size, dtype=next(iter(self.weights.values())).dtype, device="cpu")
@@ -233,6 +249,9 @@ class FLStd(FedAvg):
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
+        self.aggregation.hear(
+            {f.client: f.reason for f in self.records[-1].failures if f.client is not None and f.reason}
+        )
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -251,9 +270,10 @@ class FLStd(FedAvg):
         total.value, total.weight = {VALUES: values}, float(len(clients))
         return total, RunningSum(), clients
 
-    def weigh(self, answer: Answer) -> float:
-        """Return 1: how many samples a client has is its own affair."""
-        return 1.0
+    @property
+    def weighs_by_samples(self) -> bool:
+        """Whether an update counts by samples: how many a client has is its own affair."""
+        return False
 
     def settle(self, clients: list[int]) -> bool:
         """Charge the round; a released sum has its whole noise, so that it may be one of nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,10 +24,10 @@ from fl_app.sketches import (
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.downlink import FixedDownlink
-from fl_app.strategies.fl_std import FLStd
+from fl_app.strategies.fl_std import NOISE_REACH, ROUNDING, FLStd
 from fl_app.training import PublicRound, parameters
 from fl_app.types import Update
-from fl_app.wire import encode
+from fl_app.wire import CodecError, encode
 from fl_app.wire.messages import VALUES, pack_blob
 
 
@@ -109,6 +110,17 @@ class FLTop(FLStd):
     def bound(self, privacy: ClientLevel) -> float:
         """Return the largest norm of a vector, which is 1 for votes."""
         return 1.0 if self.coordinates is None else super().bound(privacy)
+
+    def sketch_check(self, values: Tensor, noise: float) -> None:
+        """Refuse votes that count more than one for a coordinate, or that are more than there are."""
+        if self.coordinates is not None:
+            return
+        count = coordinate_count(self._share, self.total_entries)
+        one = 1 / math.sqrt(count)
+        if not float(values.abs().max()) <= (one + NOISE_REACH * noise) * ROUNDING:
+            raise CodecError(f"a vote counts {one:.3g} at a coordinate, got {float(values.abs().max()):.3g}")
+        if not noise and int((values != 0).sum()) != count:
+            raise CodecError(f"votes are for {count} coordinates, got {int((values != 0).sum())}")
 
     def locations_for(self, client: int) -> ConfigRecord | None:
         """Return the coordinates for who does not know them yet."""

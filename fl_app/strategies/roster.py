@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fl_app.console.words import foreign
 from fl_app.seeding import SERVER, generator_for
-from fl_app.wire.messages import IDENTIFY, MessageError, unpack_identity
+from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identity
 
 logger = logging.getLogger(__name__)
 
@@ -21,40 +21,41 @@ class Roster:
     """The clients that are there, in the order of their partition ids.
 
     Flower's node ids are drawn at random and come in any order; sampling, seeds
-    and summation by partition id make a run repeatable.
+    and summation by partition id make a run repeatable. The first node that says it is a client
+    is that client for the whole run: with keys of its own, a node has the same id when it comes back,
+    and no other one can take its place.
     """
 
-    def __init__(self, clients: int, *, wait: float = 60.0, answer_within: float | None = None) -> None:
+    def __init__(self, clients: int, *, wait: float = 60.0) -> None:
         if clients < 1:
             raise ValueError(f"Roster: clients must be at least 1, got {clients}")
         self.expected = clients
         self._wait = wait
-        self._answer_within = answer_within
-        self._client_of: dict[int, int] = {}  # by node id, for every node that ever answered
+        self._node_of: dict[int, int] = {}
+        self._turned_away: set[int] = set()
+        self._missed: dict[int, int] = {}
+        """How often a node was asked in vain; it is asked again after twice as many rounds each time."""
+        self._rounds = 0
         self.own_data: set[int] = set()
         """The clients that train on samples of their own."""
 
     def present(self, grid: Grid) -> dict[int, int]:
         """Return {client: node id} of the nodes that are there now, in the order of clients."""
         nodes = self._wait_for_nodes(grid)
-        self._identify(grid, [node for node in nodes if node not in self._client_of])
-        present: dict[int, int] = {}
-        for node in sorted(nodes & self._client_of.keys()):
-            client = self._client_of[node]
-            if client in present:
-                logger.warning(
-                    "node %d says it is client %d, as node %d does: left out", node, client, present[client]
-                )
-                continue
-            present[client] = node
-        return dict(sorted(present.items()))
+        known = {*self._node_of.values(), *self._turned_away}
+        self._identify(grid, [node for node in nodes - known if self._is_due(node)])
+        self._rounds += 1
+        return {client: node for client, node in sorted(self._node_of.items()) if node in nodes}
+
+    def _is_due(self, node: int) -> bool:
+        return self._rounds % (1 << min(self._missed.get(node, 0), 10)) == 0
 
     def _wait_for_nodes(self, grid: Grid) -> set[int]:
         """Wait for the federation to be complete, once: later a node may be missing."""
         deadline = time.monotonic() + self._wait
         while True:
             nodes = set(grid.get_node_ids())
-            if len(nodes) >= self.expected or self._client_of:
+            if len(nodes) >= self.expected or self._node_of:
                 return nodes
             if time.monotonic() > deadline:
                 raise TimeoutError(
@@ -67,19 +68,30 @@ class Roster:
         queries = [Message(RecordDict(), node, IDENTIFY) for node in sorted(nodes)]
         if not queries:
             return
-        for reply in grid.send_and_receive(queries, timeout=self._answer_within):
+        for query in queries:
+            node = query.metadata.dst_node_id
+            self._missed[node] = self._missed.get(node, 0) + 1
+        for reply in grid.send_and_receive(queries):
             node = reply.metadata.src_node_id
             try:
                 if reply.has_error():
                     raise MessageError(reply.error.reason)
-                identity = unpack_identity(reply)
-                self._client_of[node] = identity.client
-                if identity.own_data:
-                    self.own_data.add(identity.client)
+                self._bind(node, unpack_identity(reply))
             except MessageError as error:
-                logger.warning(
-                    "node %d did not say which client it is and is left out: %s", node, foreign(error)
-                )
+                logger.warning("node %d is left out: %s", node, foreign(error))
+
+    def _bind(self, node: int, identity: Identity) -> None:
+        """Note which client a node is; a MessageError if it cannot be that one."""
+        client = identity.client
+        self._turned_away.add(node)
+        if not 0 <= client < self.expected:
+            raise MessageError(f"it must be a client from 0 to {self.expected - 1}, got {client}")
+        if client in self._node_of:
+            raise MessageError(f"it says it is client {client}, and node {self._node_of[client]} is")
+        self._turned_away.discard(node)
+        self._node_of[client] = node
+        if identity.own_data:
+            self.own_data.add(client)
 
 
 def sample(clients: list[int], fraction: float, *, seed: int, round: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,6 +32,9 @@ Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
 """Sends each client its message of a kind, and returns the answers that came."""
 Range = Callable[[int], tuple[float, float]]
 """Gives the range that one client of a cohort of a size needs, and the step."""
+
+
+_NAMED_OWNER = re.compile(r"the envelope of client (\d{1,9}) was altered")
 
 
 class SecureAggregation:
@@ -62,6 +66,9 @@ class SecureAggregation:
         """Tells this run's terms from others'."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
+        self._named: dict[int, set[int]] = {}
+        self.excluded: set[int] = set()
+        """Clients that spoiled a round beyond doubt: the rest of the run goes on without them."""
 
     @property
     def terms(self) -> Terms:
@@ -91,6 +98,7 @@ class SecureAggregation:
         and step, by the size of the cohort.
         """
         self._round, self._refused_before = None, {}
+        clients = [client for client in clients if client not in self.excluded]
         first = restarts * self._attempts
         for attempt in range(first, first + self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
@@ -110,7 +118,21 @@ class SecureAggregation:
         messages = secure.collect_masked(masked)
         if secure.terms.signed:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
-        return secure.collect_unmasking(ask(UNMASK, messages))
+        try:
+            return secure.collect_unmasking(ask(UNMASK, messages))
+        finally:
+            self.excluded |= secure.proven
+
+    def hear(self, complaints: Mapping[int, str]) -> None:
+        """Exclude clients that several others name as the owner of an envelope that does not open.
+
+        One complaint proves nothing: who of the two lies cannot be told.
+        """
+        for holder, said in complaints.items():
+            named = _NAMED_OWNER.search(said)
+            if named and int(named[1]) != holder:
+                self._named.setdefault(int(named[1]), set()).add(holder)
+        self.excluded |= {owner for owner, holders in self._named.items() if len(holders) > 1}
 
     def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""

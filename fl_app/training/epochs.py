@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import torch
 from torch import nn
 
@@ -49,13 +52,13 @@ def run_epochs(
         )
         samples = min(job.batch_size or len(data), len(data))
         size = min(batch_size, samples)
-        plan = _batches(data, job.round, samples, size, epochs, steps)
+        planned_steps = steps or epochs * -(-samples // size)
         regular = min(batch_size, len(data))
         rate, per_round = regular / len(data), steps or epochs * -(-len(data) // regular)
         step = Step(job.generator, expected=size, rate=rate, per_round=per_round)
         kept: list[Batch] = []
         losses, seen = 0.0, 0
-        for planned in plan:
+        for planned in islice(_batches(data, job.round, samples, size, epochs, steps), planned_steps):
             chosen = data.draw(rate, job.generator) if rules.poisson and job.batch_size is None else planned
             batch = data.batch(
                 chosen, first.device, first.dtype, augment=rules.augment, generator=job.generator
@@ -76,7 +79,7 @@ def run_epochs(
         return Trained(
             update,
             samples=samples,
-            steps=len(plan),
+            steps=planned_steps,
             rate=rate,
             loss=losses / seen,
             batches=tuple(kept),
@@ -87,10 +90,8 @@ def run_epochs(
 
 def _batches(
     data: LocalData, round: int, samples: int, size: int, epochs: int, steps: int | None
-) -> list[torch.Tensor]:
+) -> Iterator[torch.Tensor]:
     """Split this round's passes over ``samples`` samples into batches; a pass may end with a smaller one."""
     passes = epochs if steps is None else -(-steps * size // samples)
-    batches = [
-        part for k in range(passes) for part in data.order((round - 1) * passes + k)[:samples].split(size)
-    ]
-    return batches[:steps]
+    for k in range(passes):
+        yield from data.order((round - 1) * passes + k)[:samples].split(size)

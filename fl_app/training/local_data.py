@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_app.data import Samples, normalise, pixels
+from fl_app.privacy.draws import uniform
 from fl_app.seeding import generator_for
 from fl_app.training.predictions import Predict, classify
 
@@ -67,7 +68,7 @@ class LocalData:
 
     def draw(self, rate: float, generator: torch.Generator) -> Tensor:
         """Return the indices of a Poisson draw: each sample is in with chance ``rate``."""
-        return torch.nonzero(torch.rand(len(self), generator=generator, device="cpu") < rate).flatten()
+        return torch.nonzero(uniform(len(self), generator) < rate).flatten()
 
     def batch(
         self,

@@ -44,4 +44,4 @@ def prune_aligned(k: float, k1: float, min_size: int = 4) -> Transform:
             for name, tensor in update.items()
         }
 
-    return stateless(rewrite)
+    return stateless(rewrite, located=float(2 * exact(k)))

@@ -42,7 +42,7 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
         delta, inner_state = inner.apply(p, inner_state, ctx)
         return delta, {"e": {name: p[name] - delta[name] for name in p}, "inner": inner_state}
 
-    return Transform(init, apply)
+    return Transform(init, apply, located=inner.located)
 
 
 def corrected(update: Update, state: State, ctx: RoundContext) -> Update:

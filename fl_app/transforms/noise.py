@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from fl_app.privacy.draws import exponential, normal
 from fl_app.transforms.settings import check_strength
 from fl_app.transforms.transform import Transform, stateless
 
@@ -39,8 +40,7 @@ def with_gaussian(tensor: Tensor, std: float, generator: torch.Generator) -> Ten
     """Return ``tensor`` plus normal noise, or ``tensor`` itself and no draw if ``std`` is 0."""
     if std == 0:
         return tensor  # not a sum: -0.0 + 0.0 is 0.0
-    noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=generator.device)
-    return tensor + std * noise.to(tensor.device)
+    return tensor + std * normal(tensor, generator)
 
 
 def _with_laplace(tensor: Tensor, std: float, generator: torch.Generator) -> Tensor:
@@ -48,10 +48,5 @@ def _with_laplace(tensor: Tensor, std: float, generator: torch.Generator) -> Ten
         return tensor
     # the difference of two exponentials: inverting the distribution function of a
     # uniform draw would now and then take the logarithm of 0
-    noise = _exponential_like(tensor, generator) - _exponential_like(tensor, generator)
-    return tensor + std / math.sqrt(2) * noise.to(tensor.device)
-
-
-def _exponential_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=generator.device)
-    return empty.exponential_(generator=generator)
+    noise = exponential(tensor, generator) - exponential(tensor, generator)
+    return tensor + std / math.sqrt(2) * noise

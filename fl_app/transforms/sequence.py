@@ -23,4 +23,9 @@ def chain(**steps: Transform) -> Transform:
             update, after[name] = step.apply(update, cast(State, state[name]), ctx)
         return update, after
 
-    return Transform(init, apply, released=any(step.released for step in steps.values()))
+    return Transform(
+        init,
+        apply,
+        released=any(step.released for step in steps.values()),
+        located=next((step.located for step in steps.values() if step.located is not None), None),
+    )

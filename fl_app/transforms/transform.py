@@ -20,12 +20,17 @@ class Transform(NamedTuple):
     apply: Callable[[Update, State, RoundContext], tuple[Update, State]]
     released: bool = False
     """Its output is a private release: the withheld part must never be sent later."""
+    located: float | None = None
+    """The share of positions that clients may be asked to name for it (``ctx.locations``); None: none."""
 
 
-def stateless(rewrite: Callable[[Update, RoundContext], Update], *, released: bool = False) -> Transform:
+def stateless(
+    rewrite: Callable[[Update, RoundContext], Update], *, released: bool = False, located: float | None = None
+) -> Transform:
     """Make a transform of a function that remembers nothing."""
     return Transform(
         init=lambda update: {},
         apply=lambda update, state, ctx: (rewrite(update, ctx), state),
         released=released,
+        located=located,
     )

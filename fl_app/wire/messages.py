@@ -38,6 +38,8 @@ _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
 _BLOB = "blob"
+_BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
+_OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
 MOST_METRICS = 16
 _NAMES_SHOWN = 20
 _WORD = 1 << 63
@@ -315,6 +317,20 @@ def read_reply(content: RecordDict) -> Reply:
     )
 
 
+def trim_reply(content: RecordDict, *, most: int) -> None:
+    """Drop the records of a reply that nobody asked for, unread; a MessageError if the rest is too large.
+
+    ``most`` is the number of bytes that one blob may have.
+    """
+    for name in [name for name in content if name not in _OF_REPLIES]:
+        del content[name]
+    for name in _BLOBS_OF_REPLIES:
+        record = content.get(name)
+        blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
+        if isinstance(blob, bytes) and len(blob) > most:
+            raise MessageError(f"message: {name} may have {most} bytes, got {len(blob)}")
+
+
 def pack_identity(identity: Identity) -> RecordDict:
     """Pack a node's answer to the identity query."""
     return RecordDict({_IDENTITY: _pack(identity)})
@@ -364,6 +380,11 @@ def replace_order(
     for name, record in ((_BUFFERS, buffers), (_LOCATIONS, locations)):
         if record is not None:
             content[name] = record
+
+
+def replace_update(message: Message, blob: bytes) -> None:
+    """Put another update into a reply."""
+    message.content[_UPDATE] = pack_blob(blob)
 
 
 def leave_out(message: Message) -> None:

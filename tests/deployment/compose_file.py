@@ -23,6 +23,12 @@ NOT_OF_PROCESSES = {
     "ports": "every service has a loopback address of its own",
     "user": "processes run as the user of the tests",
     "deploy": "there are no GPUs to reserve",
+    "networks": "all loopback addresses reach each other",
+    "read_only": "a process may write what the user may",
+    "tmpfs": "a folder of the service's own stands there",
+    "mem_limit": "a process has what the machine has",
+    "pids_limit": "as mem_limit",
+    "cpus": "as mem_limit",
 }
 """Keys of a service that mean nothing without containers, and why."""
 CONDITIONS = ("service_started", "service_healthy", "service_completed_successfully")
@@ -57,6 +63,8 @@ class Service:
     check: Check | None
     restart: str
     profiles: list[str]
+    shares: str | None = None
+    """The service whose network, and so whose address, it has."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,7 @@ def _service(name: str, entry: dict[str, Any], volumes: set[str], secrets: dict[
         check=_check(entry.pop("healthcheck", None)),
         restart=str(entry.pop("restart", "no")),
         profiles=entry.pop("profiles", []),
+        shares=_shared(name, entry.pop("network_mode", "none")),
         **_mounts(
             name, entry.pop("volumes", []), volumes, [(s, secrets[s]) for s in entry.pop("secrets", [])]
         ),
@@ -136,6 +145,13 @@ def _service(name: str, entry: dict[str, Any], volumes: set[str], secrets: dict[
     if service.restart not in RESTARTS:
         raise ValueError(f"{name}: restart must be one of {RESTARTS}, got {service.restart}")
     return service
+
+
+def _shared(name: str, mode: str) -> str | None:
+    kind, _, other = mode.partition(":")
+    if mode != "none" and (kind != "service" or not other):
+        raise ValueError(f"{name}: the harness does not know network_mode {mode!r}")
+    return other or None
 
 
 def _words(value: str | list[str]) -> list[str]:

@@ -94,6 +94,7 @@ class Harness:
 
     def address(self, name: str) -> str:
         """Return the address of a service, on the loopback device unless another was given."""
+        name = self.services[name].shares or name
         if name in self._addresses:
             return self._addresses[name]
         return f"{self._network}.{10 + list(self.services).index(name)}"
@@ -331,7 +332,7 @@ def _free_network() -> str:
         network = f"127.{random.randrange(64, 250)}.{random.randrange(1, 250)}"
         with socket.socket() as probe:
             try:
-                probe.bind((f"{network}.11", 8000))
+                probe.bind((f"{network}.12", 8000))
             except OSError:
                 continue
         return network

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from compose_harness import Harness
 
-from fl_app.deploy.flower_command import flower_command
+from fl_app.deploy.flower_command import Operator, flower_command
 
 BIN = Path(sys.executable).parent
 NODES = ("supernode-0", "supernode-1", "supernode-2")
-SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=4 threads=1"
+SMALL = "data.train_per_class=8 data.test_per_class=4 batch_size=8 threads=1"
 PATIENCE = 900.0
 """Seconds after which something has not happened: many more than it takes, for machines that are busy."""
 
@@ -42,10 +42,16 @@ def harness(folder: Path, file: str = "docker-compose.yml", **more: Any) -> Harn
     )
 
 
+def operator(federation: Harness) -> Operator:
+    """Return the certificate of whoever may start runs."""
+    folder = federation.volume("operator")
+    return Operator(folder / "operator.pem", folder / "operator.key")
+
+
 def nodes(federation: Harness) -> dict[str, str]:
     """How the SuperLink sees its nodes, by their ids."""
     with flower_command(
-        f"{federation.address('superlink')}:8000", federation.volume("trust") / "ca.crt"
+        f"{federation.address('superlink')}:8000", federation.volume("trust") / "ca.crt", operator(federation)
     ) as flower:
         answer = json.loads(flower.run("supernode", "list", "--format", "json").stdout)
     return {node["node-id"]: node["status"] for node in answer["nodes"]}

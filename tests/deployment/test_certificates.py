@@ -25,6 +25,7 @@ def test_everything_is_made_once(tmp_path):
     before = contents(tmp_path)
     assert {str(name) for name in before} == {
         *("ca/ca.key", "trust/ca.crt", "server/server.key", "server/server.pem"),
+        *("operator/operator.key", "operator/operator.pem"),
         *("node-0/key", "public/node-0.pub", "node-1/key", "public/node-1.pub"),
     }
     assert sorted(made) == sorted(tmp_path / name for name in before)
@@ -44,7 +45,7 @@ def test_what_is_missing_is_made_and_the_rest_stays(tmp_path):
 
 def test_private_keys_are_for_their_owner_alone(tmp_path):
     make_secrets(tmp_path, NAMES, 1)
-    for name in ("ca/ca.key", "server/server.key", "node-0/key"):
+    for name in ("ca/ca.key", "server/server.key", "operator/operator.key", "node-0/key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
@@ -54,8 +55,8 @@ def test_no_key_is_printed(tmp_path):
         [*command, "--names", "a 127.0.0.1", "--nodes", "1"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 6
-    for name in ("ca/ca.key", "server/server.key", "node-0/key"):
+    assert len(done.stdout.splitlines()) == 8
+    for name in ("ca/ca.key", "server/server.key", "operator/operator.key", "node-0/key"):
         for line in (tmp_path / name).read_text().splitlines():
             assert line not in done.stdout + done.stderr
 

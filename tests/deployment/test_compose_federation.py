@@ -143,7 +143,7 @@ def test_clients_bring_their_own_folders_one_of_them_from_another_machine(tmp_pa
             federation.services["runner"].depends_on.pop("supernode-2")
             # the server's own path, which is not one of the runner's
             source = f"data=imagefolder data.root={tmp_path / 'server'} balance=true"
-            result = run(federation, f"rounds=2 {source} batch_size=4 threads=1 attack.steps=2")
+            result = run(federation, f"rounds=2 {source} batch_size=8 threads=1 attack.steps=2")
     assert [row["clients"] for row in result["rounds"]] == [3, 3]
     assert any("samples of their own: 0, 1, 2" in note for note in result["notes"])
     assert all(attack["psnr"] for attack in result["attacks"])

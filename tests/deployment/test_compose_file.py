@@ -12,8 +12,10 @@ import yaml
 from compose_file import read_compose, read_image
 from compose_harness import ComposeError, Harness, Rewriting
 
+from fl_app.deploy.lock import APART, lines_of, requirements_of
+
 NODE = {"SUPERLINK": "federation.example:8000", "PARTITION": "1", "PARTITIONS": "3"}
-PRIVATE = {"ca", "server", "node-0", "node-1", "node-2"}
+PRIVATE = {"ca", "server", "operator", "node-0", "node-1", "node-2"}
 FILES = [
     ("docker-compose.yml",),
     ("docker-compose.yml", "docker-compose.gpu.yml"),
@@ -50,28 +52,54 @@ def test_compose_itself_accepts_the_files(files, repository):
 def test_a_private_key_is_mounted_where_it_belongs_and_nowhere_else(repository):
     services = read_compose(repository / "docker-compose.yml", {})
     seen = {name: PRIVATE & set(service.mounts.values()) for name, service in services.items()}
-    assert seen.pop("certificates") == PRIVATE
+    # who has the authority's key sees no node's
+    assert seen.pop("certificates") == {"ca", "server", "operator"}
+    assert seen.pop("node-keys") == {"node-0", "node-1", "node-2"}
     assert seen == {
         "superlink": {"server"},
-        "register": set(),
+        "proxy": {"server"},
+        "register": {"operator"},
         "supernode-0": {"node-0"},
         "supernode-1": {"node-1"},
         "supernode-2": {"node-2"},
-        "runner": set(),
+        "runner": {"operator"},
     }
     for name, service in services.items():
         secrets = {target for target in service.mounts if target.startswith("/app/secrets")}
-        assert name == "certificates" or secrets <= service.read_only
+        assert name in ("certificates", "node-keys") or secrets <= service.read_only
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yml", "docker-compose.node.yml"])
+def test_every_service_is_read_only_and_limited(file, repository):
+    for name, service in yaml.safe_load((repository / file).read_text())["services"].items():
+        assert service["read_only"] is True, name
+        assert {"mem_limit", "pids_limit", "cpus", "tmpfs"} <= service.keys(), name
+
+
+def test_nodes_reach_the_proxy_and_nothing_else(repository):
+    content = yaml.safe_load((repository / "docker-compose.yml").read_text())
+    services = content["services"]
+    assert {name for name, service in services.items() if service.get("ports")} == {"superlink"}
+    for i in range(3):
+        assert services[f"supernode-{i}"]["networks"] == ["fleet"]
+    assert services["register"]["networks"] == services["runner"]["networks"] == ["operators"]
+    for name in ("certificates", "node-keys"):
+        assert services[name]["network_mode"] == "none"
+    for network in ("fleet", "operators"):
+        assert content["networks"][network]["internal"] is True
+    # the SuperLink itself is on the loopback address that it shares with the proxy
+    assert "--host=127.0.0.1" in services["superlink"]["command"]
+    assert services["proxy"]["network_mode"] == "service:superlink"
 
 
 def test_nodes_come_back_and_keep_what_they_remember(repository):
     services = read_compose(repository / "docker-compose.yml", {})
     states = [services[f"supernode-{i}"].mounts["/app/state"] for i in range(3)]
     assert len(set(states)) == 3
-    for name in ("superlink", "supernode-0", "supernode-1", "supernode-2"):
+    for name in ("superlink", "proxy", "supernode-0", "supernode-1", "supernode-2"):
         assert services[name].restart == "unless-stopped"
         assert services[name].check is not None
-    for name in ("certificates", "register", "runner"):
+    for name in ("certificates", "node-keys", "register", "runner"):
         assert services[name].restart == "no"
     assert services["superlink"].mounts["/app/runs"] == "runs"
 
@@ -174,3 +202,30 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path):
             services.run("one", timeout=1)
         assert time.monotonic() - start < 50
         assert services.run("one", "echo $A").stdout == "1\n"
+
+
+def test_every_package_of_the_image_has_a_hash(repository):
+    lines = [line for line in (repository / "requirements.lock").read_text().splitlines() if line[0] != "#"]
+    assert all(re.fullmatch(r"[\w.-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    locked = {canonical(line.split("==")[0]) for line in lines}
+    declared = {
+        canonical(re.split(r"[\[<>=~!; ]", line)[0])
+        for line in requirements_of(repository / "pyproject.toml")
+    }
+    assert declared - set(APART) <= locked
+    assert "--require-hashes" in (repository / "Dockerfile").read_text()
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_a_package_without_a_hash_is_not_locked():
+    def entry(name, **info):
+        return {"metadata": {"name": name, "version": "1"}, "download_info": info}
+
+    known = {"archive_info": {"hashes": {"sha256": "ab"}}}
+    report = {"install": [entry("b", **known), entry("A", **known), entry("torch"), entry("nvidia-x")]}
+    assert lines_of(report) == ["A==1 --hash=sha256:ab", "b==1 --hash=sha256:ab"]
+    with pytest.raises(ValueError, match="no hash of c"):
+        lines_of({"install": [entry("c")]})

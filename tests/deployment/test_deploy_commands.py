@@ -99,7 +99,7 @@ def test_the_exit_code_says_whether_the_run_finished(end, code, tmp_path, monkey
 
         def __exit__(self, *error): ...
 
-    monkeypatch.setattr(run, "flower_command", Given)
+    monkeypatch.setattr(run, "reach_superlink", Given)
     monkeypatch.setattr(run, "_POLL_SECONDS", 0.0)
     words = ["--app", ".", "--superlink", "a:1", "--root-certificates", "ca.crt", 'overrides="rounds=5"']
     monkeypatch.setattr(sys, "argv", ["run", *words])

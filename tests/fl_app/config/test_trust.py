@@ -97,7 +97,7 @@ def test_a_deployed_client_answers_with_the_refusal_and_a_simulated_one_does_as_
     text = f"{TINY} model=custom model._target_=own_parts.tiny_model +model.width=3"
     order = pack_order(Order(1, 0, 0.1, "ab" * 32, 0), pack_blob(b"no model"))
     for node, words in (
-        (DEPLOYED, "overrides from the network: model._target_"),
+        (DEPLOYED, "[config]"),
         ({}, "ModelSpec: not JSON"),
     ):
         grid = InlineGrid(client_app, 2, run_config={"overrides": text}, node_config=node)

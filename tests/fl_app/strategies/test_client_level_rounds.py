@@ -228,6 +228,17 @@ def test_the_server_adds_the_noise_of_a_client_whose_vector_is_lost():
         assert float(moved.std()) == pytest.approx(4e-3 / 5, rel=6 / math.sqrt(2 * N))
 
 
+def test_silent_clients_do_not_shorten_training():
+    def lost(order: Message, reply: Message, context: Context) -> Message:
+        return with_update(reply, b"?")
+
+    overrides = f"{PRIVATE} fraction=1.0 clients=5 defense=fl_top rounds=3 dp.epsilon=1.5"
+    whole, _ = train(overrides)
+    fewer, _ = train(overrides, dict.fromkeys((1, 2, 3), lost))
+    assert [r.epsilon for r in fewer.strategy.records] == [r.epsilon for r in whole.strategy.records]
+    assert [r.clients for r in fewer.strategy.records] == [2, 2, 2]
+
+
 def test_a_fixed_draw_is_divided_by_who_is_counted():
     federated, tap = train(
         f"{PRIVATE} defense=fl_std dp.sampling=fixed dp.clip=100 dp.epsilon=null dp.noise_multiplier=0.01 "

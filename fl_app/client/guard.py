@@ -1,0 +1,176 @@
+"""A client's policy at work in one order: what it accepts, what it lets leave, what it notes down."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, RecordDict
+
+from fl_app.client.movement import movement
+from fl_app.policy import (
+    Account,
+    AccountFile,
+    Ask,
+    AuditAsk,
+    Leaving,
+    Policy,
+    Refusal,
+    RunAccount,
+    RunPlan,
+    check_ask,
+    check_cohort,
+    check_leaving,
+    check_noise,
+    check_plan,
+    check_work,
+)
+from fl_app.privacy import Release
+from fl_app.storage.fingerprint import hash_tensors
+from fl_app.types import Update
+from fl_app.wire.messages import LocationQuery, Parcel, Reply
+
+_RECORD, _JSON = "account", "json"
+PAUSE = 50
+"""After so many rounds without an order a model may have moved twice as far; four times at most."""
+
+
+@dataclass(frozen=True)
+class Books:
+    """Where a client's account lies: in its own folder, or else in Flower's memory of the run."""
+
+    file: AccountFile | None
+    records: RecordDict = field(repr=False)
+
+    def load(self) -> Account:
+        """Return the account."""
+        if self.file is not None:
+            return self.file.load()
+        record = self.records.get(_RECORD)
+        text = record.get(_JSON) if isinstance(record, ConfigRecord) else None
+        return Account.from_json(text) if isinstance(text, str) else Account()
+
+    def save(self, account: Account, since: int) -> None:
+        """Keep the account; an OSError means that the answer must not leave."""
+        if self.file is not None:
+            self.file.save(account, since)
+        else:
+            self.records[_RECORD] = ConfigRecord({_JSON: account.to_json()})
+
+
+@dataclass
+class Guard:
+    """The policy of a node that does not trust its runs, for one order."""
+
+    policy: Policy
+    plan: RunPlan
+    books: Books
+    number: int
+    """Flower's number of the run."""
+    bundle: str = ""
+    account: Account = field(init=False)
+    run: RunAccount = field(init=False)
+    since: int = field(init=False)
+    size: int = field(init=False, default=0)
+    """Bytes of the answer, for the log."""
+
+    def accept(self, parcel: Parcel, kind: str) -> None:
+        """Refuse an order that the policy does not allow, whatever it would be answered from."""
+        check_plan(self.policy, self.plan)
+        if self.policy.needs_memory and self.books.file is None:
+            raise Refusal("node", "the policy has limits over all runs, and the node has no state-dir")
+        order = parcel.order
+        check_ask(
+            self.policy,
+            self.plan,
+            Ask(
+                kind=kind,
+                round=order.round,
+                model=self.plan.model,
+                model_hash=order.model_hash,
+                cohort=None if parcel.plan is None else parcel.plan.cohort,
+                audit=self._audit(parcel),
+            ),
+        )
+        self.account = self.books.load()
+        self.since = self.account.serial
+        key = None if parcel.run is None else parcel.run.key
+        self.run = self.account.open(self.number, key, self.plan.digest)
+
+    def may_work(self, samples: int) -> None:
+        """Refuse work that is too long; ``samples`` are all that the client has."""
+        check_work(self.policy, self.plan, samples)
+
+    def follow(self, before: Update, after: Update, round: int, samples: int) -> bool:
+        """Refuse a model that moved too far since the last order; say if what was held back still fits it.
+
+        ``samples`` are all that the client has: they say how many steps others may have taken meanwhile.
+        """
+        limit = self.policy.max_movement
+        if limit is None or self.plan.noise is not None or not before:
+            return True
+        most = limit * math.sqrt(self.plan.steps_of(samples))
+        moved = movement(before, after)
+        missed = min(max(0, round - self.run.round - 1), 3 * PAUSE)
+        allowed = most * (1 + missed / PAUSE)
+        if not moved <= allowed:
+            raise Refusal("moved", f"expected a move of at most {allowed:g}, got {moved:g}")
+        return moved <= most
+
+    def digest(self, parcel: Parcel, weights: Update) -> str:
+        """Return what tells an order from all others: everything in it that an answer follows from."""
+        order = parcel.order
+        named = (order.round, order.model_hash, order.lr, parcel.plan, parcel.audit)
+        # under masks a new attempt is a new answer
+        text = repr((*named, parcel.attempt if parcel.secure else 0)) + hash_tensors(weights.values())
+        blobs = hashlib.blake2b(parcel.locations + b"/" + parcel.buffers, digest_size=16).hexdigest()
+        return hashlib.blake2b((text + blobs).encode(), digest_size=16).hexdigest()
+
+    def is_repeated(self, round: int, digest: str) -> bool:
+        """Say whether this very order was answered before; refuse another one of an answered round."""
+        return self.account.is_repeated(self.policy, self.run, round, digest)
+
+    def locate(self, round: int, digest: str, query: LocationQuery, size: int) -> None:
+        """Note a query for positions down, before its answer leaves."""
+        self.account.locate(self.run, round, f"{digest}/{query.share!r}/{query.min_size}")
+        self.size = size
+        self.books.save(self.account, self.since)
+
+    def metrics(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return the numbers that may leave."""
+        return {name: value for name, value in measured.items() if name in self.policy.metrics}
+
+    def share_noise(self, cohort: int) -> None:
+        """Refuse to share noise with too many or too few."""
+        check_cohort(self.policy, self.plan, cohort)
+
+    def leave(
+        self,
+        parcel: Parcel,
+        digest: str,
+        reply: Reply,
+        *,
+        samples: int,
+        held: int,
+        releases: Iterable[Release],
+    ) -> None:
+        """Check an answer and note it down, before it leaves; ``held`` is how many samples the client has."""
+        batch = self.plan.batch_of(held)
+        audit = self._audit(parcel)
+        if audit is None:
+            samples = min(samples, self.plan.steps_of(held) * batch)
+        size = len(reply.update) + len(reply.buffers)
+        leaving = Leaving("update", size, batch, samples, bool(reply.buffers), audit)
+        check_leaving(self.policy, self.plan, leaving)
+        for release in releases:
+            check_noise(self.policy, release.noise_multiplier)
+        self.account.answer(self.policy, self.run, parcel.order.round, digest, releases)
+        self.size = size
+        self.books.save(self.account, self.since)
+
+    def _audit(self, parcel: Parcel) -> AuditAsk | None:
+        if parcel.audit is None:
+            return None
+        return AuditAsk(parcel.audit.batch_size, self.number, self.bundle)

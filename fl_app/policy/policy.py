@@ -1,0 +1,103 @@
+"""The policy of a node's operator, as typed values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Value = bool | int | float | str
+
+
+class _Strict(BaseModel):
+    """A table of the file: unknown keys and values of another type are errors."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class DefenseRule(_Strict):
+    """One step of a defense that is strong enough."""
+
+    name: str
+    """The callable that builds it, such as ``prune_dual``."""
+    at_least: dict[str, float] = {}
+    at_most: dict[str, float] = {}
+    equals: dict[str, Value] = {}
+
+
+class Orders(_Strict):
+    """Limits of the number of answers."""
+
+    per_round: Count = 1
+    """Answers to one round; the same answer to the same order once more does not count."""
+    total: Count | None = None
+    """Answers to all runs together; None: any number."""
+
+
+class SecureAggregation(_Strict):
+    """Whether updates leave in the clear."""
+
+    required: bool = False
+
+
+class DifferentialPrivacy(_Strict):
+    """Noise and budget."""
+
+    required: bool = False
+    unit: Literal["client", "record", "any"] = "any"
+    min_sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
+    """The least noise multiplier against the server, in every answer under differential privacy."""
+    epsilon: Positive | None = None
+    """The budget against the server, over all runs; None: none."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    max_cohort: Count = 1000
+    """Clients that may share the noise: the more, the less each of them adds."""
+
+
+class Audit(_Strict):
+    """Consent to reveal samples."""
+
+    allowed: bool = False
+    runs: list[int] = []
+    """Flower's numbers of the runs that may ask; empty: any that ``bundles`` lets in."""
+    bundles: list[Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]] = []
+    """Hashes of the app bundles that may ask; empty: any that ``runs`` lets in."""
+    samples: Count = 64
+    """The most samples that one answer may reveal."""
+
+
+class Policy(_Strict):
+    """What runs may do on a node."""
+
+    models: list[str] = []
+    """Names or hashes of models; empty: any that the run names."""
+    defenses: list[DefenseRule] = []
+    """One of these must be at work; empty: any defense, or none."""
+    min_batch: Count = 8
+    min_samples: Count = 8
+    """Samples that one answer is computed on, at least."""
+    max_local_steps: Count = 10_000
+    min_cohort: Count = 1
+    max_bytes: Count = 1 << 30
+    max_movement: Positive | None = 0.25
+    """Of a model between two orders, relative to each tensor's size, times the square root of the local
+    steps of a round; None: any. Not asked under DP."""
+    metrics: list[str] = []
+    """Numbers measured on the data that may leave beside the update."""
+    buffers: bool = True
+    """Whether statistics of layers (BatchNorm) may leave; under DP and secure aggregation they never do."""
+    orders: Orders = Orders()
+    secure_aggregation: SecureAggregation = SecureAggregation()
+    dp: DifferentialPrivacy = DifferentialPrivacy()
+    audit: Audit = Audit()
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether it has limits over all runs, which only a node with a folder of its own can keep."""
+        return self.orders.total is not None or self.dp.epsilon is not None
+
+
+DEFAULT = Policy()
+"""For nodes that do not trust runs and name no file."""

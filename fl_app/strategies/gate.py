@@ -1,0 +1,158 @@
+"""The one gate for what clients send: nothing is counted, averaged or adopted that has not passed it.
+
+A reply passes `admit` as it arrives, an update `check_update` when it is decoded, and a new model
+`check_model` before it takes the old one's place. Each refusal is an error of one client's message, or of one
+round, never of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from fl_app.privacy import Release
+from fl_app.types import Update
+from fl_app.wire import CodecError
+from fl_app.wire.messages import Answer, MessageError, Reply
+
+MOST_SAMPLES = 1 << 31
+MOST_STEPS = 1 << 20
+MOST_RELEASED_STEPS = 10_000
+LARGEST = 1e10
+"""The largest entry of an update or buffer: no sum of them leaves float32."""
+LARGEST_METRIC = 1e12
+"""Of what clients report of themselves: its square is still a number."""
+SHARES = ("pruned_share",)
+NORMS = ("residual_norm", "gradient_norm")
+METRICS = ("loss", *NORMS, *SHARES)
+OVER_MEDIAN = 10.0
+"""How many times the round's median a claim of samples counts that the server cannot check."""
+
+ExpectedRelease = Callable[[float, int], Release]
+"""The release of a round of so many steps at such a sampling rate, by the server's own settings."""
+
+
+class Unusable(ValueError):
+    """A sum, or the model after it, that must not be adopted."""
+
+
+@dataclass
+class Gate:
+    """Bounds for replies, from what the server itself knows of the run."""
+
+    clients: int
+    release: ExpectedRelease | None = None
+    """None: nothing is released under differential privacy, and no reply may say otherwise."""
+    dealt: Mapping[int, int] = field(default_factory=dict)
+    """How many samples each client was dealt."""
+    own_data: Set[int] = frozenset()
+    """The clients that bring samples of their own instead."""
+    withheld: Callable[[int, int], bool] = lambda server_round, client: False
+    """Says whether the server itself keeps a client's answer of a round from the mean."""
+    _told: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Sampling rate and steps of every client's first release: they do not change within a run."""
+
+    def admit(self, reply: Reply, *, server_round: int, client: int, counts: bool) -> Reply:
+        """Return a reply of ``client`` with the metrics that may be kept; a MessageError if it may not pass.
+
+        ``counts``: whether the update is weighed by samples.
+        """
+        answer = reply.answer
+        if (answer.round, answer.client) != (server_round, client):
+            raise MessageError(
+                f"expected an answer of client {client} to round {server_round}, "
+                f"got one of client {answer.client} to round {answer.round}"
+            )
+        if answer.left_out and not self.withheld(server_round, client):
+            raise MessageError("left_out is the server's to say")
+        self._check_counts(answer, counts=counts)
+        if not answer.need_model:
+            self._check_release(client, reply.release)
+        return Reply(answer, reply.update, reply.buffers, _kept(reply.metrics), reply.release)
+
+    def _check_counts(self, answer: Answer, *, counts: bool) -> None:
+        if not 0 <= answer.steps <= MOST_STEPS:
+            raise MessageError(f"steps must be 0 to {MOST_STEPS}, got {answer.steps}")
+        least = 1 if counts and not (answer.need_model or answer.left_out) else 0
+        if answer.samples < least:
+            raise MessageError(f"samples must be at least {least}, got {answer.samples}")
+        most = self.dealt[answer.client] if self._was_dealt(answer.client) else MOST_SAMPLES
+        if answer.samples > most:
+            raise MessageError(f"samples must be at most {most}, got {answer.samples}")
+
+    def _check_release(self, client: int, release: Release | None) -> None:
+        if (release is None) != (self.release is None):
+            told = "none" if release is None else "one"
+            raise MessageError(f"a release of differential privacy must be as this run has it, got {told}")
+        if release is None or self.release is None:
+            return
+        if release.steps > MOST_RELEASED_STEPS:
+            raise MessageError(f"a release has at most {MOST_RELEASED_STEPS} steps, got {release.steps}")
+        mechanism = (release.sample_rate, release.steps)
+        if self._told.get(client, mechanism) != mechanism:
+            raise MessageError("a client's sampling rate and steps stay the same in all rounds")
+        if release != self.release(*mechanism):
+            raise MessageError("noise and delta of a release must be those of the server's settings")
+        self._told[client] = mechanism
+
+    def weights(self, claimed: Mapping[int, float]) -> dict[int, float]:
+        """Return how much each client counts; claims that cannot be checked are capped by the median."""
+        cap = OVER_MEDIAN * median(claimed.values()) if claimed else math.inf
+        return {client: w if self._was_dealt(client) else min(w, cap) for client, w in claimed.items()}
+
+    def _was_dealt(self, client: int) -> bool:
+        return client in self.dealt and client not in self.own_data
+
+
+def check_update(update: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+    """Refuse an update or buffers, as a CodecError, that would spoil a mean."""
+    for tensors in (update, buffers):
+        bad = first_above(tensors, LARGEST)
+        if bad is not None:
+            finite = bool(torch.isfinite(tensors[bad]).all())
+            raise CodecError(
+                f"{bad} holds an entry above {LARGEST:g}" if finite else f"{bad} holds NaN or infinity"
+            )
+    for name, tensor in buffers.items():
+        if _never_negative(name) and tensor.numel() and bool((tensor < 0).any()):
+            raise CodecError(f"{name} holds a negative number")
+
+
+def check_model(weights: Update, buffers: Update) -> None:
+    """Refuse a model, as `Unusable`, that no client could train."""
+    for tensors in (weights, buffers):
+        bad = first_above(tensors, math.inf)
+        if bad is not None:
+            raise Unusable(f"{bad} would hold NaN or infinity")
+
+
+def first_above(tensors: Mapping[str, Tensor], limit: float) -> str | None:
+    """Return the name of the first tensor with an entry of at least ``limit``, or none that is a number."""
+    floats = {name: t for name, t in tensors.items() if t.numel() and t.is_floating_point()}
+    if not floats:
+        return None
+    # one pass for all: a largest magnitude is below the limit only if all entries are
+    norms = torch._foreach_norm(list(floats.values()), math.inf)
+    alike = len({norm.dtype for norm in norms}) == 1
+    largest = torch.stack(norms if alike else [norm.double() for norm in norms]).tolist()
+    return next((name for name, value in zip(floats, largest, strict=True) if not value < limit), None)
+
+
+def _never_negative(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in ("running_var", "num_batches_tracked")
+
+
+def _kept(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that somebody reads and that can be what they are called."""
+
+    def fits(name: str, value: float) -> bool:
+        if name in SHARES:
+            return 0 <= value <= 1
+        return (0 if name in NORMS else -LARGEST_METRIC) <= value <= LARGEST_METRIC
+
+    return {name: metrics[name] for name in METRICS if name in metrics and fits(name, metrics[name])}
