@@ -126,10 +126,6 @@ def calibrate(
     return high / _DIGITS
 
 
-def _orders() -> list[float]:
-    return sorted(map(float, (*BROKEN_ORDERS, *WHOLE_ORDERS)))
-
-
 @lru_cache(maxsize=1024)
 def _epsilon(accountant: str, history: History, delta: float, sampling: str, discrete: bool) -> float:
     if any(sigma == 0 for sigma, _, _ in history):

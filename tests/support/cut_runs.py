@@ -78,3 +78,15 @@ def interrupted(overrides: str, folder: Path, monkeypatch: pytest.MonkeyPatch, a
         with pytest.raises(RuntimeError, match="power cut"):
             run_job(words(overrides), folder=folder)
     assert (folder / "checkpoint" / "state").is_file()
+
+
+def strike_defense(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, defense: str) -> None:
+    """Let the second round of the runs with this defense end in ``error``."""
+    honest = Results.add_round
+
+    def add_round(self, record, **scores):
+        if record.round == 2 and self.run.config["choices"]["defense"] == defense:
+            raise error
+        honest(self, record, **scores)
+
+    monkeypatch.setattr(Results, "add_round", add_round)

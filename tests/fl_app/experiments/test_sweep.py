@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from cut_runs import strike_defense
 from federations import SMALL
 from omegaconf import OmegaConf
 
@@ -13,7 +14,6 @@ from fl_app.experiments import sweep
 from fl_app.experiments.job import is_done
 from fl_app.experiments.sweep import Cell, cell_name, run_sweep
 from fl_app.report import comparison_rows
-from fl_app.running.result import Results
 from fl_app.storage.locks import claim
 
 DEFENSES = ("none", "topk")
@@ -43,18 +43,6 @@ def folder_of(cell: Cell) -> Path:
     return cell.sweep_folder / cell_name(config)
 
 
-def strike(monkeypatch, error: BaseException, *, defense: str) -> None:
-    """Let the second round of the runs with this defense end in ``error``."""
-    honest = Results.add_round
-
-    def add_round(self, record, **scores):
-        if record.round == 2 and self.run.config["choices"]["defense"] == defense:
-            raise error
-        honest(self, record, **scores)
-
-    monkeypatch.setattr(Results, "add_round", add_round)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     end, _ = run(cells(tmp_path_factory.mktemp("whole")))
@@ -63,7 +51,7 @@ def uninterrupted(tmp_path_factory):
 
 def test_a_sweep_that_was_interrupted_goes_on_to_the_same_results(tmp_path, monkeypatch, uninterrupted):
     with monkeypatch.context() as patch:
-        strike(patch, KeyboardInterrupt(), defense="topk")
+        strike_defense(patch, KeyboardInterrupt(), defense="topk")
         with pytest.raises(KeyboardInterrupt):
             run(cells(tmp_path))
     first, second = map(folder_of, cells(tmp_path))
@@ -91,7 +79,7 @@ def test_a_cell_that_fails_is_named_does_not_stop_the_others_and_is_run_again(tm
     planned = cells(tmp_path, "rounds=2", defenses=("none", "topk"))
     planned.insert(0, Cell([*planned[0].overrides, "fraction=2"], tmp_path))  # no strategy can be built
     with monkeypatch.context() as patch:
-        strike(patch, RuntimeError("out of memory"), defense="none")
+        strike_defense(patch, RuntimeError("out of memory"), defense="none")
         end, lines = run(planned)
     assert end.failed == ["defense=none fraction=2", "defense=none"]
     assert end.finished == [folder_of(planned[2])]

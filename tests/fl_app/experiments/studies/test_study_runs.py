@@ -5,12 +5,12 @@ import shlex
 import shutil
 
 import pytest
+from cut_runs import strike_defense
 from federations import SMALL
 
 from fl_app.config import compose as overrides
 from fl_app.config.compose import ConfigError
 from fl_app.experiments.studies import StudyOrder, run_study
-from fl_app.running.result import Results
 
 ACCURACY = {"metric": "accuracy"}
 RAW = {
@@ -54,18 +54,6 @@ def written(root, name="quick"):
     return content, files
 
 
-def strike(monkeypatch, error, *, defense):
-    """Let the second round of the runs with this defense end in ``error``."""
-    honest = Results.add_round
-
-    def add_round(self, record, **scores):
-        if record.round == 2 and self.run.config["choices"]["defense"] == defense:
-            raise error
-        honest(self, record, **scores)
-
-    monkeypatch.setattr(Results, "add_round", add_round)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
@@ -90,7 +78,7 @@ def test_a_study_ends_with_its_table_and_its_verdicts(whole):
 
 def test_an_interrupted_study_says_what_it_has_and_goes_on_to_the_same_table(tmp_path, monkeypatch, whole):
     with monkeypatch.context() as patch:
-        strike(patch, KeyboardInterrupt(), defense="topk")
+        strike_defense(patch, KeyboardInterrupt(), defense="topk")
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
     half, _ = written(tmp_path)
@@ -103,7 +91,7 @@ def test_an_interrupted_study_says_what_it_has_and_goes_on_to_the_same_table(tmp
 
 def test_a_failed_cell_is_missing_with_its_reason(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        strike(patch, RuntimeError("out of memory"), defense="topk")
+        strike_defense(patch, RuntimeError("out of memory"), defense="topk")
         end, _ = run(tmp_path)
     assert end.failed == ["accuracy: defense=topk"]
     assert "RuntimeError: out of memory" in end.found.lines[0].ours[1].missing
