@@ -186,9 +186,10 @@ class VectorClient(Client):
         return privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
 
     def _cohort(self, privacy: ClientLevel, cohort: int) -> int:
-        if cohort > privacy.clients:
+        if cohort > privacy.largest_cohort:
             raise MessageError(
-                f"client {self.client}: shares its noise with {privacy.clients} clients at most, got {cohort}"
+                f"client {self.client}: shares its noise with {privacy.largest_cohort} clients at most, "
+                f"got {cohort}"
             )
         if self.guard is not None:
             self.guard.share_noise(cohort)

@@ -51,6 +51,8 @@ class ClientLevel:
     """Whether secure aggregation hides sums of few clients; noise is then in whole numbers."""
     min_clients: int = 2
     """With secure aggregation a round with fewer clients is left out."""
+    canaries: int = 0
+    """Random updates in a simulation beside those of clients, by which epsilon is measured."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client, or that contradict each other."""
@@ -70,6 +72,7 @@ class ClientLevel:
                 raise ValueError(f"ClientLevel: {what} must be one of {choices}, got {value!r}")
         if self.min_clients < 2:
             raise ValueError(f"ClientLevel: min_clients must be at least 2, got {self.min_clients}")
+        self._check_canaries()
         self.account()  # refuses a budget that nothing could keep
         if self.epsilon is not None and (1 + math.exp(self.epsilon)) * self.left_out > self.delta / 2:
             raise ValueError(
@@ -78,6 +81,24 @@ class ClientLevel:
                 f"{self.left_out:.2g}; the model then stands still, which tells of single clients, and "
                 f"delta={self.delta:g} does not cover it: draw more clients, or lower min_clients"
             )
+
+    def _check_canaries(self) -> None:
+        if self.canaries < 0 or self.canaries == 1:
+            raise ValueError(f"ClientLevel: canaries must be 0 or at least 2, got {self.canaries}")
+        if not self.canaries:
+            return
+        for refused, why in (
+            (self.secure is not False, "are for simulations (secure=false)"),
+            (self.thresholds, "cannot take part in secure aggregation: switch one of them off"),
+            (self.sampling != "poisson", "are drawn by coins: take sampling=poisson"),
+        ):
+            if refused:
+                raise ValueError(f"ClientLevel: canaries {why}, got canaries={self.canaries}")
+
+    @property
+    def largest_cohort(self) -> int:
+        """The most that can share the noise of a round."""
+        return self.clients + self.canaries
 
     @property
     def replayable(self) -> bool:

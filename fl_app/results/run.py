@@ -55,6 +55,12 @@ class Privacy(Row):
     adjacency: str | None = None
     """The federations that epsilon compares: `add or remove one client`, or `replace one client`."""
     accountant: str | None = None
+    canaries: Whole | None = None
+    """Random updates in the run by which epsilon was measured."""
+    epsilon_measured: float | None = None
+    """Epsilon that they show an observer of the first and the last model; an estimate."""
+    epsilon_measured_interval: list[float] | None = None
+    """Its interval of 95 % confidence."""
 
 
 class SecureSum(Row):

@@ -27,6 +27,7 @@ from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings
+from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
@@ -61,6 +62,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             sightings = _train(grid, parts, results, auditor, lasting)
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, config["defense"].get("share", config["share"]), results)
+            describe_canaries(parts.strategy, start, results)
             _save_model(parts.strategy, folder / "model.safetensors")
             if config["audit"]["store"]:
                 save_sightings(folder, sightings, parts.spec, parts.public)

@@ -19,6 +19,7 @@ from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.begun import Begun
+from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import CohortCharges
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.secure import SecureAggregation
@@ -84,6 +85,7 @@ class FLStd(FedAvg):
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
         self.cohort_charges = None if privacy is None else CohortCharges(privacy)
+        self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
         self.start_hash = ""
@@ -92,7 +94,7 @@ class FLStd(FedAvg):
         """Of the coordinates that were agreed on; "" if there are none."""
         self._drawn: list[int] = []
         self._cohort = 0
-        """How many share the noise."""
+        """How many share the noise, canaries too."""
         self._deliveries: dict[int, bytes] = {}
         self._grid: NoiseGrid | None = None
         """Of the noise of a secure round."""
@@ -178,7 +180,7 @@ class FLStd(FedAvg):
                 f"{len(self._drawn)} clients were drawn, too few for secure aggregation: left out"
             )
             self.exchange.sampled, self._drawn = {}, []
-        self._cohort = len(self._drawn)
+        self._cohort = len(self._drawn) + len(self._drawn_canaries())
         if self.aggregation is not None and self.exchange.sampled:
             self._agree(self.aggregation, server_round)
 
@@ -243,7 +245,7 @@ class FLStd(FedAvg):
         """Return the sum of the vectors, and whose they are."""
         if self.aggregation is None:
             total, buffers, clients = super().gather(good)
-            self._complete_noise(total, len(clients))
+            self._complete_noise(total, len(clients) + self._add_canaries(total))
             return total, buffers, clients
         total = RunningSum()
         if not self.exchange.sampled:
@@ -283,6 +285,27 @@ class FLStd(FedAvg):
         record, account = self.records[-1], self.cohort_charges.account
         record.epsilon, record.epsilon_server = account.epsilon, account.epsilon_server
         return self.aggregation is None or super().settle(clients)
+
+    def _drawn_canaries(self) -> list[int]:
+        return [] if self.canaries is None else self.canaries.draw(self.records[-1].round)
+
+    def _add_canaries(self, total: RunningSum) -> int:
+        """Add the vectors of this round's canaries to a sum, and return how many there are."""
+        drawn = self._drawn_canaries()
+        if self.canaries is None or self.cohort_charges is None:
+            return 0
+        shares = self.cohort_charges.shares(self._cohort)
+        for canary in drawn:
+            vector = self.canaries.upload(
+                canary,
+                self.records[-1].round,
+                sketch=self.sketch,
+                like=self.weights,
+                clip=self.clip,
+                shares=shares,
+            )
+            total.add({VALUES: vector})
+        return len(drawn)
 
     def _complete_noise(self, total: RunningSum, counted: int) -> None:
         """Add the noise of those whose vector is not in a sum, which may be the sum of nobody."""

@@ -213,6 +213,7 @@ def _privacy_panel(run: Run) -> Html | None:
                 _models_words(run),
                 data_fact="epsilon-models",
             ),
+            _measured_item(privacy),
             element(
                 "li",
                 element("strong", _epsilon(totals.epsilon_server)),
@@ -229,6 +230,20 @@ def _privacy_panel(run: Run) -> Html | None:
 
 def _epsilon(value: float | None) -> str:
     return f"ε = {format_number(value, 2)}" if value is not None else "ε not known"
+
+
+def _measured_item(privacy: Privacy) -> Html | None:
+    if privacy.epsilon_measured is None or privacy.epsilon_measured_interval is None:
+        return None
+    low, high = (format_number(limit, 2) for limit in privacy.epsilon_measured_interval)
+    return element(
+        "li",
+        element("strong", _epsilon(privacy.epsilon_measured)),
+        f" measured in this run ({low} to {high} with 95 % confidence): {privacy.canaries} random updates "
+        "took part like clients; the final model tells them this well from random updates that did not.",
+        data_fact="epsilon-measured",
+        data_value=str(privacy.canaries),
+    )
 
 
 def _models_words(run: Run) -> str:
@@ -268,7 +283,8 @@ def _times(run: Run) -> str:
 
 def _expected_clients(run: Run) -> float | None:
     rate, clients = run.amount("dp", "rate"), run.amount("dp", "clients")
-    expected = None if rate is None or clients is None else rate * clients
+    canaries = run.amount("dp", "canaries") or 0
+    expected = None if rate is None or clients is None else rate * (clients + canaries)
     return expected if expected and 0 < expected < math.inf else None
 
 
