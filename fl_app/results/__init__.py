@@ -2,6 +2,7 @@
 
 from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript
 from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
+from fl_app.results.recovery import Exposed, Recovery
 from fl_app.results.round import Failure, Round
 from fl_app.results.rows import Row
 from fl_app.results.run import (
@@ -21,11 +22,13 @@ __all__ = [
     "RESULT",
     "Attack",
     "Exchange",
+    "Exposed",
     "Failure",
     "Histogram",
     "Model",
     "Privacy",
     "Read",
+    "Recovery",
     "ResultError",
     "Resumed",
     "Round",

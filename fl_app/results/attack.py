@@ -14,7 +14,9 @@ from fl_app.results.rows import Row, Score, SparseRow, Whole
 
 Metric = Literal["psnr", "ssim", "lpips", "mse"]
 METRICS: tuple[Metric, ...] = ("psnr", "ssim", "lpips", "mse")
-_OWN_PLACE = frozenset({"round", "client", "summed", "batch_size", "objective", "seconds"})
+_OWN_PLACE = frozenset(
+    {"round", "client", "summed", "batch_size", "objective", "seconds", "found", "bound", "bound_prior"}
+)
 """Numbers that a report shows in columns of their own."""
 
 Scores = list[float | None]
@@ -122,6 +124,14 @@ class Attack(SparseRow):
     trained: Trained | None = None
     recovered: float | None = None
     """The share of images recovered to the last level, under a manipulated model."""
+    found: float | None = None
+    """The share of images whose error is below ``recovery.mse_below``, under differential privacy."""
+    bound: float | None = None
+    """The most that any attack on the same releases can expect to find; null: none was computed."""
+    bound_prior: float | None = None
+    """The chance to find an image by guessing as often as the attack did."""
+    bound_note: str | None = None
+    """The reason why there is no bound."""
     images: str | None = None
     """A picture below the run's folder; likewise ``truth`` and ``trace_images``."""
     truth: str | None = None
@@ -143,6 +153,11 @@ class Attack(SparseRow):
     seconds: float | None = None
 
     _folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether more was found than the noise should allow."""
+        return self.found is not None and self.bound is not None and self.found > self.bound
 
     @property
     def sender(self) -> int | None:

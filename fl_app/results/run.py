@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 
 from fl_app.results.attack import Attack
 from fl_app.results.paths import inside
+from fl_app.results.recovery import Recovery
 from fl_app.results.round import Round
 from fl_app.results.rows import Row, SparseRow, Whole
 from fl_app.results.summary import Summary, summarise
@@ -126,6 +127,8 @@ class Run(Row):
     exchange: Exchange | None = Field(default=None, exclude_if=_absent)
     secure_aggregation: SecureSum | None = Field(default=None, exclude_if=_absent)
     privacy: Privacy | None = Field(default=None, exclude_if=_absent)
+    recovery: Recovery | None = Field(default=None, exclude_if=_absent)
+    """The facts behind the bounds of attacks under differential privacy."""
     resumed: list[Resumed] | None = Field(default=None, exclude_if=_absent)
     run: str | None = Field(default=None, exclude_if=_absent)
     """The key by which clients with a memory know the run again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,9 +19,12 @@ from fl_app.adversary.passive import Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
-from fl_app.results import Attack, Read, Sentence, TracePoint, Trained, Transcript
+from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
+from fl_app.running.bounds import bound_attack, exceeded_notes
 from fl_app.running.result import Results
 from fl_app.types import Observation, Truth, Update
+
+logger = logging.getLogger(__name__)
 
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
@@ -66,9 +70,14 @@ def attack_sightings(
     """
     if not sightings:
         results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
-    watch = _Watch(sightings, template, public, attacker.grant_labels)
+    watch = _Watch(sightings, template, public, attacker.grant_labels, results.run.recovery)
     for group in _groups(sightings, attacker):
-        results.run.attacks += _attack(group, attacker, watch, results.folder)
+        entries = _attack(group, attacker, watch, results.folder)
+        results.run.attacks += entries
+        for note in exceeded_notes(entries):
+            logger.warning("%s", note)
+            if note not in results.run.notes:  # a run may be attacked again
+                results.run.notes.append(note)
         results.save()
 
 
@@ -80,6 +89,8 @@ class _Watch:
     template: nn.Module
     public: Public
     grant_labels: bool
+    recovery: Recovery | None
+    """The facts behind bounds, under differential privacy."""
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
     """By round and client: each has a model of its own, and is made once."""
 
@@ -145,10 +156,30 @@ def _attack(cases: list[_Case], attacker: Attacker, watch: _Watch, folder: Path)
     start = time.perf_counter()
     results = _run(attacker, cases, observations)
     seconds = (time.perf_counter() - start) / len(cases)
-    return [
+    entries = [
         _entry(case, observation, result, attacker, folder, seconds)
         for case, observation, result in zip(cases, observations, results, strict=True)
     ]
+    return [
+        entry.model_copy(update=_bound(case, result, entry, attacker, watch.recovery))
+        for case, result, entry in zip(cases, results, entries, strict=True)
+    ]
+
+
+def _bound(
+    case: _Case, result: Any, entry: Attack, attacker: Attacker, recovery: Recovery | None
+) -> dict[str, Any]:
+    """Return the share of images that was found and its bound, where noise protected the update."""
+    if recovery is None or case.undefended:
+        return {}
+    return bound_attack(
+        recovery,
+        case.sighting,
+        entry.mse,
+        guesses=len(getattr(result, "images", ())),
+        granted=entry.labels_from == "granted",
+        mse_below=attacker.mse_below,
+    )
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:

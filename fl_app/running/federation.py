@@ -27,6 +27,7 @@ from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings
+from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
@@ -67,6 +68,9 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             if config["audit"]["store"]:
                 save_sightings(folder, sightings, parts.spec, parts.public)
             if parts.attacker is not None:
+                results.run.recovery = describe_recovery(
+                    parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
+                )
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
         except KeyboardInterrupt:
             results.finish("interrupted", "interrupted by the user")

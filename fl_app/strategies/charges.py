@@ -24,6 +24,15 @@ class Charges:
         """The cost to the client that lost most; None if nobody released anything."""
         return self._ledger.epsilon()
 
+    @property
+    def clients(self) -> Collection[int]:
+        """Those who released anything."""
+        return self._ledger.spent.keys()
+
+    def spent_by(self, client: int) -> Mapping[tuple[float, float], int]:
+        """Return the steps of a client's releases by sampling rate and noise multiplier."""
+        return self._ledger.spent.get(client, {})
+
     def remember(self, client: int, release: Release | None) -> None:
         """Note the price of a client's round that is not counted but charged."""
         if release is not None:

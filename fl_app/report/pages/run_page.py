@@ -22,10 +22,12 @@ from fl_app.report.data.gallery import GalleryRow, gallery_rows, plot_gallery
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.answers import four_answers
 from fl_app.report.pages.attack_section import attack_section
+from fl_app.report.pages.bound_section import bound_section
 from fl_app.report.pages.epsilon_panel import epsilon_panel
 from fl_app.report.pages.gallery_grid import gallery_grids
 from fl_app.report.pages.label_section import label_section
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.report.pages.protection_section import protection_section
 from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
@@ -47,7 +49,9 @@ def write_report(run_dir: Path | str) -> Path:
         four_answers(run),
         _gallery_section(run, rows),
         server_section(run),
+        protection_section(run),
         attack_section(run),
+        bound_section(run),
         label_section(run),
         transcript_section(run),
         sentence_section(run),
