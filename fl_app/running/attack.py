@@ -66,7 +66,7 @@ def attack_sightings(
     """
     if not sightings:
         results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
-    watch = _Watch(sightings, template, public, attacker.grant_labels)
+    watch = _Watch(sightings, template, public, attacker)
     for group in _groups(sightings, attacker):
         results.run.attacks += _attack(group, attacker, watch, results.folder)
         results.save()
@@ -79,7 +79,7 @@ class _Watch:
     sightings: list[Sighting]
     template: nn.Module
     public: Public
-    grant_labels: bool
+    attacker: Attacker
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
     """By round and client: each has a model of its own, and is made once."""
 
@@ -92,7 +92,14 @@ class _Watch:
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
         template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
-        return observe(sighting, template, self.public, grant_labels=self.grant_labels, **more)
+        return observe(
+            sighting,
+            template,
+            self.public,
+            grant_labels=self.attacker.grant_labels,
+            grant_length=self.attacker.grant_length,
+            **more,
+        )
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
         """Return earlier sightings of the client; to a manipulated model it has no past."""
@@ -270,6 +277,7 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
     return {
         "transcript": Transcript(found=text(list(result.tokens)), true=text(true)),
         "variables": getattr(result, "variables", None),
+        "rule": getattr(result, "rule", None),
     }
 
 
@@ -314,6 +322,7 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
         "label_counts": None if counts is None else counts.tolist(),
         "true_labels": true,
         "rank": result.rank,
+        "rule": result.rule,
         "rank_error": None if true is None or result.rank is None else abs(result.rank - len(true)),
     }
 
@@ -330,7 +339,7 @@ def _granted(observation: Observation) -> dict[str, Any]:
         "lr": observation.lr,
         "history": len(observation.history) or None,
         "same_batch": observation.same_batch,
-    }
+    } | ({} if observation.length is None else {"length": observation.length})
 
 
 def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
