@@ -83,6 +83,10 @@ class Reconstruction:
     """Steps that a search took to reach its target objective; None: it did not reach it."""
 
 
+NO_RULE = "none"
+"""The `rule` of an answer without labels: no rule of the attack applied."""
+
+
 @dataclass(frozen=True, eq=False)
 class LabelSet:
     """Classes recovered from an update."""
@@ -94,6 +98,8 @@ class LabelSet:
     rank: int | None = None
     """The numerical rank of the gradient, where the attack measures it."""
     notes: Sequence[str] = ()
+    rule: str | None = None
+    """The rule that answered, `NO_RULE` if none could; None: the attack has one rule alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +114,8 @@ class Transcript:
     """Tokens read after each of these numbers of steps."""
     variables: int | None = None
     """Number of variables of one search."""
+    rule: str | None = None
+    """The rule that found the tokens to search among; None: all were searched."""
 
 
 class Attack(Protocol):

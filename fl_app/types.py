@@ -78,6 +78,8 @@ class Observation:
     """Earlier rounds of the same client, oldest first."""
     same_batch: bool | None = None
     """Whether the client computes on the same samples in every round, because they are all it has."""
+    length: int | None = None
+    """Number of tokens behind the update, ends of sequences counted, where labels are tokens."""
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""

@@ -20,42 +20,56 @@ class ClassPoints(NamedTuple):
     classes: Tensor
     """Classes of the points (K,)."""
     rank: int
+    """Dimensions of the points."""
+    measured: int
+    """Rank by the singular values: the same, unless ``rank`` was told."""
     accuracy: float
     """Error of the points from the decomposition, as unit vectors."""
     notes: list[str]
 
 
 def class_points(
-    rows: Tensor, *, weights: Tensor | None = None, rank: int | None = None, samples: int | None = None
+    rows: Tensor,
+    *,
+    weights: Tensor | None = None,
+    rank: int | None = None,
+    samples: int | None = None,
+    scale_rows: bool = True,
 ) -> ClassPoints:
     """Return the points of all classes whose row (classes, features) is not zero.
 
-    Each row is first divided by the rounding to be expected of it: its own, and that of
+    With ``scale_rows`` each row is first divided by the rounding to be expected of it: its own, and that of
     ``weights`` where the update is a difference of weights. A positive factor moves no
     point to the other side of a hyperplane through 0, and without it the rounding of a large row
-    buries what the small ones tell: a ResNet50 in eval mode then shows too low a rank.
+    buries what the small ones tell: a ResNet50 in eval mode then shows too low a rank. But of a gradient
+    that a defense has rewritten, the singular vectors are others: small rows, which it harms most,
+    weigh as much as large ones. Without ``scale_rows`` all are divided by the largest rounding.
     """
     classes = rows.any(dim=1).nonzero().flatten()
     empty = len(rows) - len(classes)
     notes = [f"nothing is left of the rows of {empty} classes: they are not judged"] if empty else []
     kept = rows[classes].double()
     if kept.numel() == 0:
-        return ClassPoints(kept.new_zeros(0, 0), classes, 0, ROUNDING, notes)
-    kept = kept / (torch.finfo(rows.dtype).eps * _row_sizes(kept, weights, classes)[:, None])
+        return ClassPoints(kept.new_zeros(0, 0), classes, 0, 0, ROUNDING, notes)
+    sizes = _row_sizes(kept, weights, classes)
+    kept = kept / (torch.finfo(rows.dtype).eps * (sizes if scale_rows else sizes.max())[..., None])
     vectors, singular, _ = torch.linalg.svd(_square(kept), full_matrices=False)
+    rounding = 0.5 * (math.sqrt(kept.shape[0]) + math.sqrt(kept.shape[1]))
+    # of entries in double precision, what the decomposition itself rounds is no less
+    decomposed = 2 * torch.finfo(kept.dtype).eps * float(singular[0])
+    inferred = numerical_rank(singular, max(rounding, decomposed), samples)
     if rank is None:
-        rounding = 0.5 * (math.sqrt(kept.shape[0]) + math.sqrt(kept.shape[1]))
-        # of entries in double precision, what the decomposition itself rounds is no less
-        decomposed = 2 * torch.finfo(kept.dtype).eps * float(singular[0])
-        rank, assumed = numerical_rank(singular, max(rounding, decomposed), samples)
-        notes += assumed
+        rank = inferred.number
+        notes += inferred.notes
     rank = min(rank, len(singular))
     points = vectors[:, :rank]
-    sizes = points.norm(dim=1)
+    lengths = points.norm(dim=1)
     # a point at 0 is on every hyperplane
-    there = sizes > ROUNDING
-    error = 8 * torch.finfo(points.dtype).eps * float(singular[0] / (singular[rank - 1] * sizes[there].min()))
-    return ClassPoints(points[there], classes[there], rank, min(max(error, ROUNDING), 1e-6), notes)
+    there = lengths > ROUNDING
+    spread = float(singular[0] / (singular[rank - 1] * lengths[there].min()))
+    error = 8 * torch.finfo(points.dtype).eps * spread
+    accuracy = min(max(error, ROUNDING), 1e-6)
+    return ClassPoints(points[there], classes[there], rank, inferred.number, accuracy, notes)
 
 
 def _row_sizes(rows: Tensor, weights: Tensor | None, classes: Tensor) -> Tensor:

@@ -17,17 +17,36 @@ PROJECTION = "output.weight"
 WAYS = ("hyperplanes", "bias")
 
 
-def bag_of_words(rank: int | None = None, way: str = "hyperplanes") -> LabelAttack:
+def bag_of_words(
+    rank: int | None = None,
+    way: str = "hyperplanes",
+    fallback: bool = True,
+    scale_rows: bool = True,
+    longest: int | None = None,
+) -> LabelAttack:
     """Recover the set of tokens by hyperplanes (RLG), or by the bias, which says nothing of their number.
 
-    ``rank`` is the number of tokens behind the update; None infers it.
+    ``rank`` is the number of tokens behind the update; None takes ``obs.length`` or, where that is not
+    granted, infers it. ``fallback``, ``scale_rows`` and ``longest`` are those of `rlg`.
     """
     if way not in WAYS:
         raise ValueError(f"bag_of_words: way must be one of {', '.join(WAYS)}, got {way!r}")
-    recover = bias_labels(PROJECTION) if way == "bias" else rlg(rank, weight=PROJECTION)
+
+    def recover(told: int | None) -> LabelAttack:
+        if way == "bias":
+            return bias_labels(PROJECTION)
+        return rlg(told, weight=PROJECTION, fallback=fallback, scale_rows=scale_rows, longest=longest)
+
+    recover(rank)  # refuses a wrong rank now
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
         # utterances are no samples: how many there are says nothing of the tokens
-        return recover(dataclasses.replace(obs, batch_size=None, local_batch_size=None), on_step=on_step)
+        seen = dataclasses.replace(obs, batch_size=None, local_batch_size=None)
+        return recover(told_length(obs, rank))(seen, on_step=on_step)
 
     return reading("transcripts", attack)
+
+
+def told_length(obs: Observation, rank: int | None) -> int | None:
+    """Return the number of tokens that the attacker was told, as a setting or with the update."""
+    return rank if rank is not None else obs.length

@@ -8,13 +8,15 @@ takes the audio to know: of ``decoder.gates`` the match can be good, but not per
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from attacks.base import Attack, LabelSet, StepListener, Transcript, reading
 from attacks.optimisation.loop import Objective, Outcome, Schedule, minimise
 from attacks.optimisation.optimisers import Adam, Variables
-from attacks.sequences.bag_of_words import bag_of_words
+from attacks.sequences.bag_of_words import bag_of_words, told_length
 from attacks.sequences.decoder_gradient import decoder_gradient
 from attacks.sequences.observed_decoder import observed_decoder
 from attacks.sequences.settled import Settled
@@ -59,7 +61,7 @@ def transcript(
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> Transcript:
         _check_model(obs, start)
         found = find_bag(obs)
-        length, notes = found.rank or 0, [*found.notes, *_failed_premises(obs)]
+        length, notes = told_length(obs, rank) or found.rank or 0, [*found.notes, *_failed_premises(obs)]
         if length == 0:
             return Transcript((), notes=[*notes, "the gradient has rank 0: there is nothing to match"])
         pieces = _pieces(obs, found if bag else None)
@@ -74,7 +76,8 @@ def transcript(
             until=Settled(patience),
             on_step=on_step,
         )
-        return _read(outcome, pieces, [*notes, f"{length} tokens of {len(pieces)} pieces sought"], steps)
+        result = _read(outcome, pieces, [*notes, f"{length} tokens of {len(pieces)} pieces sought"], steps)
+        return dataclasses.replace(result, rule=found.rule if bag else None)
 
     return reading("transcripts", attack)
 

@@ -19,6 +19,8 @@ class Attacker:
     forms: Mapping[bool, Callable[..., Any]]
     """By whether the attack knows of the defense and adapts to it."""
     grant_labels: bool
+    grant_length: bool
+    """Whether the attacker is told the number of tokens behind an update."""
     score: Callable[..., Any]
     """From a result and the truth to numbers."""
     score_trace: Callable[..., Any]

@@ -266,6 +266,7 @@ def observe(
     public: Public,
     *,
     grant_labels: bool,
+    grant_length: bool = False,
     undefended: bool = False,
     history: Sequence[Observation] = (),
 ) -> Observation:
@@ -277,7 +278,7 @@ def observe(
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
     device = next(template.parameters()).device
     update = {name: tensor.to(device) for name, tensor in update.items()}
-    labels = sighting.truth.labels.to(device) if grant_labels and sighting.truth is not None else None
+    true = None if sighting.truth is None else sighting.truth.labels.to(device)
     return Observation(
         model=_with(template, sighting.weights | sighting.buffers),
         update=update,
@@ -291,7 +292,7 @@ def observe(
         mean=public.mean,
         std=public.std,
         defense=None if undefended else public.defense,
-        labels=labels,
+        labels=true if grant_labels else None,
         buffers=sighting.sent_buffers or None,
         training=public.training,
         round=sighting.order.round,
@@ -299,6 +300,7 @@ def observe(
         broadcaster=None if undefended or sighting.locations is None else sighting.broadcaster,
         history=() if undefended else tuple(history),
         same_batch=_same_batch(sighting, public),
+        length=int((true >= 0).sum()) if grant_length and true is not None else None,
         rewrites=() if undefended else public_rewrites(public.defense),
     )
 

@@ -272,6 +272,7 @@ def _attacker(
         name=cfg.attack.name,
         forms=forms,
         grant_labels=cfg.attack.grant.labels,
+        grant_length=cfg.attack.grant.get("length", False),
         # by name: this package never imports the attacks
         score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
         score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),

@@ -140,6 +140,8 @@ class Attack(SparseRow):
     label_counts: list[Whole] | None = None
     true_labels: list[Whole] | None = None
     """The class of every sample, where they are known and were not granted."""
+    rule: str | None = None
+    """The rule of an attack on labels that answered, `none` if none could; None: it has one alone."""
     rank: Whole | None = None
     rank_error: Whole | None = None
     transcript: Transcript | None = None

@@ -70,7 +70,7 @@ def attack_sightings(
     """
     if not sightings:
         results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
-    watch = _Watch(sightings, template, public, attacker.grant_labels, results.run.recovery)
+    watch = _Watch(sightings, template, public, attacker, results.run.recovery)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
         results.run.attacks += entries
@@ -88,7 +88,7 @@ class _Watch:
     sightings: list[Sighting]
     template: nn.Module
     public: Public
-    grant_labels: bool
+    attacker: Attacker
     recovery: Recovery | None
     """The facts behind bounds, under differential privacy."""
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
@@ -103,7 +103,14 @@ class _Watch:
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
         template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
-        return observe(sighting, template, self.public, grant_labels=self.grant_labels, **more)
+        return observe(
+            sighting,
+            template,
+            self.public,
+            grant_labels=self.attacker.grant_labels,
+            grant_length=self.attacker.grant_length,
+            **more,
+        )
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
         """Return earlier sightings of the client; to a manipulated model it has no past."""
@@ -301,6 +308,7 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
     return {
         "transcript": Transcript(found=text(list(result.tokens)), true=text(true)),
         "variables": getattr(result, "variables", None),
+        "rule": getattr(result, "rule", None),
     }
 
 
@@ -345,6 +353,7 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
         "label_counts": None if counts is None else counts.tolist(),
         "true_labels": true,
         "rank": result.rank,
+        "rule": result.rule,
         "rank_error": None if true is None or result.rank is None else abs(result.rank - len(true)),
     }
 
@@ -361,7 +370,7 @@ def _granted(observation: Observation) -> dict[str, Any]:
         "lr": observation.lr,
         "history": len(observation.history) or None,
         "same_batch": observation.same_batch,
-    }
+    } | ({} if observation.length is None else {"length": observation.length})
 
 
 def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def test_batches_and_local_steps_are_cases_of_their_own(monkeypatch, corpus, cap
     (cell,) = (corpus / "work" / "bag-n2-k2-told").glob("*.json")
     content = json.loads(cell.read_text())
     assert sorted(content["names"]) == [f"1-2-{number}" for number in range(4)]
-    assert content["rank"] == content["length"] == 4 + 9 + 3 + 5
+    assert content["length"] == 4 + 9 + 3 + 5
+    assert any("rank 21 was given" in note for note in content["notes"])
+    assert content["rank"] > 21  # inferred all the same: rounding hides the gap
 
 
 def test_transcripts_are_searched_for_in_every_row(monkeypatch, corpus, capsys):

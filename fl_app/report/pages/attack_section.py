@@ -24,6 +24,7 @@ _GRANTS = {
     "defense": "the defense and its settings",
     "buffers": "the BatchNorm statistics that were sent",
     "sent": "which entries travelled",
+    "length": "the number of tokens",
     "history": "earlier rounds of the same client",
     "same_batch": "that the client has no other samples",
 }

@@ -12,6 +12,7 @@ from fl_app.report.markup import Child, element, table
 from fl_app.results import Attack, Run
 
 NAMES = ("precision", "recall", "f1", "exact")
+_TITLES = ("precision", "recall", "F1", "exact")
 MOST_ROWS = 60
 """Classes in a table: those that were missed or wrongly named come first."""
 
@@ -31,14 +32,23 @@ def label_section(run: Run) -> list[Child]:
     if not groups:
         return []
     rows = [
-        [name, update, str(len(own)), *(format_number(value, 3) for value in label_means(own).values())]
-        for (name, update, _), own in groups.items()
+        [name, update, _rules(own), str(len(own)), *_means(own)] for (name, update, _), own in groups.items()
     ]
     return [
         element("h2", "Which labels the updates gave away"),
-        table(["attack", "update", "updates", "precision", "recall", "F1", "exact"], rows, words=2),
+        table(["attack", "update", "answered by", "updates", *_TITLES], rows, words=3),
         *(_classes(f"{name}, {update}", own) for (name, update, _), own in groups.items()),
     ]
+
+
+def _means(attacks: list[Attack]) -> list[str]:
+    return [format_number(value, 3) for value in label_means(attacks).values()]
+
+
+def _rules(attacks: list[Attack]) -> str:
+    """Say for how many updates each rule answered, the most frequent first."""
+    rules = Counter(attack.rule for attack in attacks if attack.rule is not None)
+    return ", ".join(f"{rule} ({number})" for rule, number in rules.most_common()) or DASH
 
 
 def _classes(title: str, attacks: list[Attack]) -> Child:

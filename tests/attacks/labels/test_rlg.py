@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from torch import nn
 
 from attacks.labels import rlg, yin_labels
@@ -130,6 +131,7 @@ def test_the_rank_may_be_given():
     labels = [3, 8, 11, 29]
     found = rlg(rank=4)(client(1, labels))
     assert sorted(found.labels.tolist()) == sorted(labels)
+    assert rlg(rank=3)(client(1, labels)).rank == 4  # the rank of the gradient, not the given one
     assert any("rank 4 was given" in note for note in found.notes)
     for wrong in (0, -1, 2.0, True):
         with pytest.raises(ValueError, match="rlg: rank must be"):
@@ -161,6 +163,7 @@ def test_more_samples_than_classes_are_reported_and_answered_by_signs(granted, b
     assert any("premise failed" in note for note in found.notes)
     assert found.rank == CLASSES - 1
     by = "signs of the bias" if bias else "signs of the rows"
+    assert found.rule == by
     assert any(by in note for note in found.notes)
     if bias:
         assert sorted(found.labels.tolist()) == list(range(20))
@@ -242,3 +245,82 @@ def test_features_that_are_all_the_same_leave_the_signs():
     assert found.rank == 1
     assert sorted(found.labels.tolist()) == [2, 4, 9]
     assert any("no class can be separated" in note for note in found.notes)
+    assert found.rule == "signs of the rows"
+
+
+@pytest.mark.parametrize("scale_rows", [True, False])
+def test_without_a_fallback_rank_one_and_three_labels_have_no_answer(scale_rows):
+    # points on a line: three are below 0, and no sign of r leaves one of them alone there
+    obs = client(6, [2, 4, 9])
+    rows = obs.update["2.bias"][:, None] * torch.rand(FEATURES, dtype=torch.float64)
+    seen = dataclasses.replace(obs, update={"2.weight": rows, "2.bias": obs.update["2.bias"]})
+    found = rlg(fallback=False, scale_rows=scale_rows)(seen)
+    assert (found.labels.tolist(), found.counts, found.rank, found.rule) == ([], None, 1, "none")
+    answered = rlg(scale_rows=scale_rows)(seen)
+    assert (sorted(answered.labels.tolist()), answered.rule) == ([2, 4, 9], "signs of the bias")
+
+
+def test_without_a_fallback_an_empty_layer_has_no_answer():
+    obs = client(5, [2, 4])
+    empty = {"2.weight": torch.zeros_like(obs.update["2.weight"])}
+    found = rlg(fallback=False)(dataclasses.replace(obs, update=empty))
+    assert (found.labels.tolist(), found.rank, found.rule) == ([], 0, "none")
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), labels=distinct)
+def test_rows_as_they_are_and_scaled_tell_the_same_of_an_exact_gradient(seed, labels):
+    obs = client(seed, labels)
+    scaled, plain = (rlg(scale_rows=scale)(obs) for scale in (True, False))
+    assert sorted(plain.labels.tolist()) == sorted(scaled.labels.tolist()) == sorted(labels)
+    assert (plain.rank, plain.rule) == (scaled.rank, "hyperplanes")
+
+
+def margin_alone(points: np.ndarray, alone: int) -> float:
+    """Return the largest margin of a hyperplane through 0 below which one unit vector lies alone."""
+    units = points / np.linalg.norm(points, axis=1, keepdims=True)
+    signs = np.where(np.arange(len(units)) == alone, 1.0, -1.0)
+    width = units.shape[1]
+    found = linprog(
+        np.append(np.zeros(width), -1.0),
+        A_ub=np.hstack([signs[:, None] * units, np.ones((len(units), 1))]),
+        b_ub=np.zeros(len(units)),
+        bounds=[(-1, 1)] * width + [(None, 1)],
+    )
+    return -found.fun
+
+
+@pytest.mark.parametrize("transform", [take_sign(), drop_smallest(0.5), drop_smallest(0.9)])
+@pytest.mark.parametrize("seed", range(4))
+def test_on_its_own_it_names_the_classes_that_algorithm_1_names(seed, transform):
+    labels = torch.randperm(CLASSES, generator=torch.Generator().manual_seed(seed))[:5].tolist()
+    obs = client(seed, labels, dtype=torch.float32)
+    ctx = RoundContext(1, 0, torch.Generator().manual_seed(0))
+    update, _ = transform.apply(obs.update, transform.init(obs.update), ctx)
+    found = rlg(rank=5, fallback=False, scale_rows=False)(dataclasses.replace(obs, update=update))
+    rows = update["2.weight"].double().numpy()
+    left = np.flatnonzero(rows.any(axis=1))
+    points = np.linalg.svd(rows[left].T, full_matrices=False)[2][:5].T
+    margins = np.array([margin_alone(points, i) for i in range(len(left))])
+    assert not ((margins > 1e-9) & (margins < 1e-5)).any()  # none is too close to judge
+    assert sorted(found.labels.tolist()) == left[margins > 1e-5].tolist()
+    assert found.rule == ("hyperplanes" if len(found.labels) else "none")
+
+
+def test_only_the_longest_points_are_judged():
+    labels = [3, 8, 11, 29]
+    obs = client(1, labels)
+    assert sorted(rlg(longest=12)(obs).labels.tolist()) == sorted(labels)  # labels have the longest
+    assert set(rlg(longest=3, scale_rows=False)(obs).labels.tolist()) < set(labels)
+    assert sorted(rlg(longest=1000)(obs).labels.tolist()) == sorted(labels)
+    with pytest.raises(ValueError, match="rlg: longest must be"):
+        rlg(longest=0)
+
+
+def test_without_a_fallback_too_large_a_batch_names_every_class():
+    # 29 dimensions for 30 points whose positive sum vanishes: each can be separated, label or not
+    obs = client(0, (list(range(20)) * 3)[:50], features=64)
+    found = rlg(fallback=False)(obs)
+    assert sorted(found.labels.tolist()) == list(range(CLASSES))
+    assert found.rule == "hyperplanes"
+    assert any("premise failed" in note for note in found.notes)

@@ -46,6 +46,23 @@ def test_a_given_length_is_taken(say):
         bag_of_words(0)
 
 
+def test_a_length_that_is_granted_is_taken_unless_another_is_given(say):
+    obs = say([5, 6, 9, 2]).obs
+    told = dataclasses.replace(obs, length=2)
+    assert bag_of_words()(told).labels.tolist() == bag_of_words(2)(obs).labels.tolist()
+    assert bag_of_words(4)(told).labels.tolist() == bag_of_words(4)(obs).labels.tolist()
+    assert sorted(bag_of_words(4)(told).labels.tolist()) == [2, 5, 6, 9]
+    assert bag_of_words()(told).rank == 4  # that of the gradient, for the length error
+
+
+def test_rows_as_they_are_tell_the_same_of_an_exact_gradient(say):
+    for seed, tokens in enumerate(([7, 30, 7, 2], [5, 6, 2], [12, 33, 20, 8, 2])):
+        obs = say(tokens, seed).obs
+        scaled, plain = (bag_of_words(fallback=False, scale_rows=scale)(obs) for scale in (True, False))
+        assert sorted(plain.labels.tolist()) == sorted(scaled.labels.tolist()) == sorted(set(tokens))
+        assert plain.rule == scaled.rule == "hyperplanes"
+
+
 def test_signs_of_the_bias_name_the_tokens_too_and_not_how_many(say):
     found = bag_of_words(way="bias")(say([7, 30, 7, 2]).obs)
     assert (found.rank, sorted(found.labels.tolist())) == (None, [2, 7, 30])

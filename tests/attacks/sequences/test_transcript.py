@@ -101,6 +101,12 @@ def test_the_same_seed_gives_the_same_result_and_the_observation_stays(say):
     torch.testing.assert_close(said.obs.update, before)
 
 
+def test_a_transcript_is_as_long_as_the_attacker_was_told(say):
+    obs = dataclasses.replace(say(SAID).obs, length=len(SAID) - 1)
+    assert len(transcript(steps=1, restarts=1)(obs).tokens) == len(SAID) - 1
+    assert len(transcript(steps=1, restarts=1, rank=2)(obs).tokens) == 2
+
+
 def test_failed_premises_are_noted(say, train):
     notes = transcript(steps=1, restarts=1)(train([[[3, 2], [9, 2]], [[4, 2], [8, 2]]])).notes
     assert "premise failed: 4 utterances are matched as one" in notes

@@ -154,11 +154,24 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "broadcaster",
         "history",
         "same_batch",
+        "length",
         "rewrites",
     }
     assert not any(
         field.type == Truth or "Truth" in str(field.type) for field in dataclasses.fields(Observation)
     )
+
+
+def test_the_number_of_tokens_is_told_only_where_it_is_granted():
+    parts, auditor, _, _ = audited("strategy=fed_sgd", batch_size=2)
+    (sighting,) = auditor.sightings
+    labels = torch.tensor([[5, 9, 2, -1], [7, 2, -1, -1]])
+    spoken = dataclasses.replace(sighting, truth=dataclasses.replace(sighting.truth, labels=labels))
+    assert observe(spoken, parts.model, public(parts), grant_labels=True).length is None
+    told = observe(spoken, parts.model, public(parts), grant_labels=False, grant_length=True)
+    assert (told.length, told.labels) == (5, None)
+    unknown = dataclasses.replace(sighting, truth=None)
+    assert observe(unknown, parts.model, public(parts), grant_labels=False, grant_length=True).length is None
 
 
 def test_fed_avg_deltas_say_how_many_steps_they_took():

@@ -76,13 +76,22 @@ def test_rounds_lower_the_loss_and_the_scores_are_those_of_the_model_that_is_lef
     assert "word errors" in page
 
 
-@pytest.mark.parametrize("attack", ["bag_of_words", "transcript attack.steps=150 attack.restarts=2"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "bag_of_words",
+        "bag_of_words attack.grant.length=true attack.fallback=false attack.scale_rows=false",
+        "transcript attack.steps=150 attack.restarts=2",
+    ],
+)
 def test_what_was_said_is_read_off_an_update_that_passed_the_tap(tmp_path, attack):
     # letters: 64 units must be more than a transcript has tokens
     text = settings(write_corpus(tmp_path / "corpus"), "defense=none rounds=1 batch_size=4 model.decoder=64")
     result = run(tmp_path / "run", f"{text} attack={attack} baseline=false")
     (found,) = result["attacks"]
-    if attack == "bag_of_words":
+    assert found["rule"] == "hyperplanes"
+    assert found["granted"].get("length") == (len(found["true_labels"]) if "length=true" in attack else None)
+    if attack.startswith("bag_of_words"):
         assert set(found["found_labels"]) == set(found["true_labels"])
         assert found["rank"] == len(found["true_labels"])
         assert found["rank_error"] == 0

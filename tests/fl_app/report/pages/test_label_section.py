@@ -53,7 +53,17 @@ def test_every_class_is_counted_over_the_updates(tmp_path):
         "0.750",
         "0.500",
     )
+    assert total["answered by"] == "–"
     assert "highest PSNR" not in page.text
+
+
+def test_the_rules_that_answered_are_counted(tmp_path):
+    def with_rules(result: dict[str, Any]) -> None:
+        rules = ("hyperplanes", "none", "none")
+        result["attacks"] = [entry(c, [1], [1]) | {"rule": rule} for c, rule in enumerate(rules)]
+
+    (total,) = ParsedPage(write_report(write_run(tmp_path, change=with_rules))).table_with("answered by")
+    assert (total["updates"], total["answered by"]) == ("3", "none (2), hyperplanes (1)")
 
 
 def test_the_summary_speaks_of_labels_where_there_are_no_images(tmp_path):
@@ -70,4 +80,5 @@ def test_a_run_keeps_what_an_attack_on_labels_named(tmp_path):
     assert sorted(found["found_labels"]) == sorted(set(found["true_labels"]))
     assert len(found["true_labels"]) == 4
     assert found["rank"] is not None
+    assert found["rule"] == "hyperplanes"
     assert found["labels"]["exact"] == 1.0
