@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
+from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, TakeTurns, TurnAccount
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -20,7 +20,7 @@ from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
-from fl_app.strategies.charges import CohortCharges
+from fl_app.strategies.charges import charges_of
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
@@ -59,6 +59,8 @@ class FLStd(FedAvg):
     """Those that were agreed on once for all rounds, if any."""
     voted_in: int | None = None
     """The round in which they were; None: the server chose."""
+    keeps_sketch = True
+    """Whether clients send the same coordinates in every round."""
     bound_sketches = 1
     """Over how many rounds' sketches the clipping bound is taken."""
 
@@ -66,7 +68,7 @@ class FLStd(FedAvg):
         self,
         *args: Any,
         public: PublicRound,
-        privacy: ClientLevel | None = None,
+        privacy: ClientNoise | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
         settings: str = "",
@@ -81,10 +83,17 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        if isinstance(privacy, TakeTurns) and not self.keeps_sketch:
+            raise ValueError(
+                f"{type(self).__name__}: noise that is correlated over rounds (dp=ftrl) needs the same "
+                "coordinates in every round: take defense=fl_std, or fl_top with coordinates=public"
+            )
+        self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
+        """The noise of all rounds, if it is correlated."""
         self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
-        self.cohort_charges = None if privacy is None else CohortCharges(privacy)
+        self.cohort_charges = None if privacy is None else charges_of(privacy)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
@@ -100,7 +109,7 @@ class FLStd(FedAvg):
         """Of the noise of a secure round."""
 
     @property
-    def account(self) -> ClientAccount | None:
+    def account(self) -> ClientAccount | TurnAccount | None:
         """The books of client-level privacy."""
         return None if self.cohort_charges is None else self.cohort_charges.account
 
@@ -121,6 +130,7 @@ class FLStd(FedAvg):
         return super().history() | {
             "cohort_charges": None if self.cohort_charges is None else self.cohort_charges.history(),
             "secure_run": None if self.aggregation is None else self.aggregation.run,
+            "noise": None if self.noise_stream is None else self.noise_stream.past,
             "hashes": [self.start_hash, self.coordinates_hash],
         }
 
@@ -134,6 +144,8 @@ class FLStd(FedAvg):
         super().restore(history)
         if self.cohort_charges is not None:
             self.cohort_charges.restore(history["cohort_charges"])
+        if self.noise_stream is not None:
+            self.noise_stream.past = [noise.cpu() for noise in history["noise"]]
         if self.aggregation is not None:
             self.aggregation.run = history["secure_run"]
 
@@ -149,7 +161,7 @@ class FLStd(FedAvg):
         """Return what clients send in a round."""
         return self._scheme(self.total_entries, round_seed(self._seed, server_round), None)
 
-    def bound(self, privacy: ClientLevel) -> float:
+    def bound(self, privacy: ClientNoise) -> float:
         """Return the largest L2 norm of a vector: as configured, or as public samples have it."""
         sketches = (self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
         # a whole number, as a config may have it, is none that a plan could hold
@@ -158,11 +170,12 @@ class FLStd(FedAvg):
     # The round.
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
-        """Return who takes part: by coins of their own, or a set number. Nobody if the budget is spent."""
-        if self.privacy is None or self.privacy.sampling == "fixed":
+        """Return who takes part, by the mechanism's own rule; a spent budget is a `BudgetSpent`."""
+        if self.privacy is None or self.privacy.fixed_size:
             drawn = super().draw(clients, server_round)
         else:
-            drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
+            coins = generator_for(self._seed, server_round, SERVER, "cohort")
+            drawn = self.privacy.draw(clients, coins, server_round)
         charges = self.cohort_charges
         if charges is not None and not charges.allows():
             raise BudgetSpent(
@@ -308,17 +321,26 @@ class FLStd(FedAvg):
         return len(drawn)
 
     def _complete_noise(self, total: RunningSum, counted: int) -> None:
-        """Add the noise of those whose vector is not in a sum, which may be the sum of nobody."""
-        privacy, charges = self.privacy, self.cohort_charges
-        if privacy is None or charges is None or counted == self._cohort > 0:
+        """Add the noise that no client added; the sum may be that of nobody."""
+        noise = self._server_noise(counted)
+        if noise is None:
             return
-        deviation = self.clip * charges.shares(self._cohort).missing(counted)
-        noise = privacy.missing(self.sketch.size, deviation=deviation, generator=self._noise_generator())
         like = next(iter(self.weights.values()))
         if counted:
             total.value[VALUES] += noise.to(total.value[VALUES])
         else:
             total.value = {VALUES: noise.to("cpu", like.dtype)}
+
+    def _server_noise(self, counted: int) -> Tensor | None:
+        """Return the noise of those whose vector is not in a sum, or all of it if clients add none."""
+        privacy, charges, stream = self.privacy, self.cohort_charges, self.noise_stream
+        if privacy is None or charges is None or (stream is None and counted == self._cohort > 0):
+            return None
+        multiplier = charges.shares(self._cohort).missing(counted) if stream is None else privacy.sigma
+        noise = privacy.missing(
+            self.sketch.size, deviation=self.clip * multiplier, generator=self._noise_generator()
+        )
+        return noise if stream is None else stream.advance(noise)
 
     def _missing_noise(self, counted: int) -> Tensor | float:
         """Return the noise of the participants of a secure round whose vector is not in the sum."""
