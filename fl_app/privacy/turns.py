@@ -16,6 +16,8 @@ from fl_app.privacy.gaussian_privacy import gaussian_distance
 from fl_app.privacy.noise_shares import NoiseShares
 from fl_app.privacy.turn_account import TurnAccount
 
+_DIGITS = 10_000
+"""Calibrated noise multipliers are multiples of one over this, as those of other mechanisms are."""
 _INEXACT = 1e-3
 """Relative error of a rate that is meant to be one over a whole number, such as 0.333."""
 
@@ -56,7 +58,7 @@ class TakeTurns(ClientNoise):
         if self.noise_multiplier is not None or self.epsilon is None:
             return self.noise_multiplier or 0.0
         sensitivity = math.sqrt(squared_sensitivity(self.separation, self.rounds))
-        return sensitivity / gaussian_distance(self.epsilon, self.delta)
+        return math.ceil(sensitivity / gaussian_distance(self.epsilon, self.delta) * _DIGITS) / _DIGITS
 
     @property
     def adjacency(self) -> str:

@@ -369,8 +369,8 @@ def test_a_fixed_draw_and_noise_of_the_operating_system_are_labelled(tmp_path):
         ("dp.epsilon=-1", "limit must be above 0, got -1"),
         ("dp.secure=maybe", "secure must be one of .*, got 'maybe'"),
         (
-            "dp.accountant=prv dp.sampling=fixed",
-            "the prv accountant knows continuous noise on Poisson samples",
+            "dp.accountant=prv secagg=on secagg.min_clients=2",
+            "the prv accountant knows continuous noise only",
         ),
         ("secagg=on secagg.min_clients=3", "are drawn in some of 2 rounds with a chance of"),
         ("secagg.min_clients=1", "min_clients must be at least 2, got 1"),

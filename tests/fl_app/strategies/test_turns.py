@@ -61,7 +61,7 @@ def test_rounds_are_charged_until_the_budget_is_spent_and_the_server_sees_everyt
     records = federated.strategy.records
     spent = [record.epsilon for record in records]
     assert spent == sorted(spent)
-    assert spent[-1] == pytest.approx(1.0, rel=1e-6)
+    assert spent[-1] == pytest.approx(1.0, rel=1e-3)
     assert all(record.epsilon_server == math.inf for record in records)
 
 
@@ -77,7 +77,7 @@ def test_canaries_take_turns_too_and_measure_no_more_than_epsilon():
     [
         ("defense=fl_basic", "same coordinates in every round"),
         ("defense=fl_cs", "same coordinates in every round"),
-        ("defense=fl_top coordinates=vote", "same coordinates in every round"),
+        ("defense=fl_top coordinates=vote attack=none", "same coordinates in every round"),
         ("defense=fl_std secagg=on", "under secure aggregation"),
         ("defense=fl_std fraction=0.4", "one over a whole number"),
     ],
