@@ -99,6 +99,11 @@ class ClientNoise(ABC):
         return None
 
     @property
+    def assumed_honest(self) -> float | None:
+        """Share of each cohort that must not tell the server its noise; None: no epsilon depends on it."""
+        return None
+
+    @property
     def fixed_size(self) -> bool:
         """Whether a set number of clients is drawn, by the strategy's own draw."""
         return False

@@ -44,8 +44,11 @@ def epsilon_without_replacement(steps: Sequence[tuple[float, float, int]], delta
     composed = np.roll(irfft(spectrum, size), half)[: 2 * half + 1].clip(0)
     # a transform's rounding errors are small against the largest mass, and are counted at every loss
     beyond += rounding * float(composed.max()) * math.sqrt(size)
-    losses = _STEP * np.arange(-half, half + 1)
-    return _solve(losses, composed, delta - beyond)
+    return _solve(_grid(half), composed, delta - beyond)
+
+
+def _grid(half: int) -> _Floats:
+    return np.arange(-half, half + 1, dtype=np.float64) * _STEP
 
 
 def _profile(epsilons: _Floats, sigma: float, rate: float) -> _Floats:
@@ -64,7 +67,7 @@ def _discretise(sigma: float, rate: float, lost: float) -> tuple[_Floats, float]
     half = 1
     while _profile(np.array([half * _STEP]), sigma, rate)[0] > lost:
         half *= 2
-    epsilons = _STEP * np.arange(-half, half + 1)
+    epsilons = _grid(half)
     deltas, ratios = _profile(epsilons, sigma, rate), np.exp(epsilons)
     # slopes of the chords; before the first point the chord from (0, 1), after the last one none
     slopes = np.concatenate([[(deltas[0] - 1) / ratios[0]], np.diff(deltas) / np.diff(ratios), [0.0]])

@@ -26,12 +26,16 @@ class ClientLevel(ClientNoise):
 
     sampling: str = "poisson"
     accountant: str = "rdp"
+    honest: float = 1.0
+    """Share of each cohort that is assumed not to tell the server its noise, under secure aggregation."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client, or that contradict each other."""
         super().__post_init__()
         if self.sampling not in SAMPLINGS:
             raise ValueError(f"ClientLevel: sampling must be one of {SAMPLINGS}, got {self.sampling!r}")
+        if not 0 < self.honest <= 1:
+            raise ValueError(f"ClientLevel: honest must be in (0, 1], got {self.honest}")
         if self.canaries and self.sampling != "poisson":
             raise ValueError(
                 "ClientLevel: canaries are drawn by coins: take sampling=poisson, "
@@ -70,6 +74,11 @@ class ClientLevel(ClientNoise):
         return min(1.0, self.rounds * chance_below(self.clients, self.rate, self.min_clients))
 
     @property
+    def assumed_honest(self) -> float | None:
+        """Share of each cohort that must not tell the server its noise; None: no epsilon depends on it."""
+        return self.honest if self.thresholds else None
+
+    @property
     def fixed_size(self) -> bool:
         """Whether a set number of clients is drawn, by the strategy's own draw."""
         return self.sampling == "fixed"
@@ -97,7 +106,7 @@ class ClientLevel(ClientNoise):
 
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
         """Return how a cohort shares the noise, with the threshold of secure aggregation or without any."""
-        return NoiseShares(self.sigma, cohort, threshold)
+        return NoiseShares(self.sigma, cohort, threshold, self.honest)
 
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
         """Return those of ``clients`` whose coin fell: Poisson sampling."""

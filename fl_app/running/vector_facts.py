@@ -50,6 +50,7 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
             adjacency=strategy.privacy.adjacency,
             accountant=strategy.privacy.accounted_by,
             separation=strategy.privacy.separation,
+            honest=strategy.privacy.assumed_honest,
         )
 
 

@@ -223,6 +223,7 @@ def _privacy_panel(run: Run) -> Html | None:
                 element("strong", "No bound" if privacy.separation else _epsilon(totals.epsilon_server)),
                 _server_words(run, privacy),
                 data_fact="epsilon-server",
+                data_value=None if privacy.honest is None else f"honest {privacy.honest:g}",
             ),
         ),
         element(
@@ -268,7 +269,9 @@ def _server_words(run: Run, privacy: Privacy) -> str:
         return " against the server: it sees every client's vector, and adds the noise itself afterwards."
     knows = " against the server, which knows who takes part: counted for the client that lost most."
     if _is_summed(run):
-        return f"{knows} It sees sums only, with the noise of all their clients on them."
+        return (
+            f"{knows} It sees sums only, with the noise of all their clients on them.{_honest_words(privacy)}"
+        )
     words = (
         f"{knows} It sees every client's vector, and on it no more than that client's own share of the noise"
     )
@@ -279,6 +282,17 @@ def _server_words(run: Run, privacy: Privacy) -> str:
     return (
         f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping "
         f"bound, with {expected:.3g} clients expected in a round.{_times(run)}"
+    )
+
+
+def _honest_words(privacy: Privacy) -> str:
+    if privacy.honest is None:
+        return ""
+    if privacy.honest == 1:
+        return " This assumes that no client tells the server its own part of the noise."
+    return (
+        f" This assumes that at least {100 * privacy.honest:.3g} % of the clients of a round do not tell the "
+        "server their part of the noise."
     )
 
 
