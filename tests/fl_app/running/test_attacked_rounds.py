@@ -89,7 +89,8 @@ def test_a_run_that_was_never_attacked_has_failed(tmp_path):
     assert (found.status, len(found.rounds)) == ("failed", 2)
 
 
-def test_an_attack_that_gave_up_on_every_update_is_a_failure_with_its_reason(tmp_path):
+def test_an_attack_that_gave_up_on_every_update_is_a_failure_with_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("FL_APP_ALLOW_TARGETS", "own_parts.give_up")
     with pytest.raises(NotAttacked):
         run(tmp_path, "rounds=1", attack="attack=custom attack._target_=own_parts.give_up")
     found = load_run(tmp_path)
