@@ -46,7 +46,7 @@ def guess_labels(label: int = 1) -> Attack:
 
 
 def give_up() -> Attack:
-    def attack(obs: Observation) -> LabelSet:
+    def attack(obs: Observation, *, on_step: object = None) -> LabelSet:
         raise ValueError("a layer that is not there")
 
     return attack

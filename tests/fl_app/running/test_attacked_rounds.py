@@ -8,6 +8,7 @@ from flwr.app import Error, Message
 
 from fl_app.client_app import app
 from fl_app.config.compose import ConfigError, compose
+from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.results import load_run
 from fl_app.running.attack import NotAttacked
@@ -42,7 +43,7 @@ QUICK = "attack=ig attack.steps=2 attack.adaptive=false"
 
 def run(folder, overrides, lost=lambda order: False, attack=QUICK):
     text = f"{SMALL} {attack} defense=none {overrides} run_dir={folder}"
-    run_federation(Losing(InlineGrid(app, 5, run_config={"overrides": text}), lost), text)
+    run_federation(Losing(InlineGrid(app, 5, run_config={"overrides": text}), lost), text, WHOLE)
     return load_run(folder)
 
 
@@ -89,8 +90,7 @@ def test_a_run_that_was_never_attacked_has_failed(tmp_path):
     assert (found.status, len(found.rounds)) == ("failed", 2)
 
 
-def test_an_attack_that_gave_up_on_every_update_is_a_failure_with_its_reason(tmp_path, monkeypatch):
-    monkeypatch.setenv("FL_APP_ALLOW_TARGETS", "own_parts.give_up")
+def test_an_attack_that_gave_up_on_every_update_is_a_failure_with_its_reason(tmp_path):
     with pytest.raises(NotAttacked):
         run(tmp_path, "rounds=1", attack="attack=custom attack._target_=own_parts.give_up")
     found = load_run(tmp_path)
