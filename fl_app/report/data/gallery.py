@@ -13,6 +13,7 @@ from PIL import Image
 
 from fl_app.report.charts.tiles import read_tiles
 from fl_app.report.data.attack_settings import differing_settings
+from fl_app.report.data.outcome import Outcome, grade
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
 from fl_app.results import Attack, Run
@@ -24,9 +25,9 @@ class Shot:
 
     tile: Image.Image | None
     caption: str
-    sent: bool
-    """Whether it was made from what the server saw."""
-    worst: bool
+    outcome: Outcome
+    """How far the picture can be recognised."""
+    worst: bool = False
     """Whether no other image came closer to its original in this column of the whole run."""
 
 
@@ -100,8 +101,8 @@ def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
 
 def _draw_block(block: list[GalleryRow], columns: list[str], lines: Sequence[Sequence[Axes]]) -> None:
     for line, row in zip(lines, block, strict=True):
-        cells = [Shot(row.original, row.title, sent=False, worst=False)]
-        cells += [row.shots.get(name, Shot(None, "", sent=False, worst=False)) for name in columns]
+        cells = [Shot(row.original, row.title, Outcome.UNKNOWN)]
+        cells += [row.shots.get(name, Shot(None, "", Outcome.UNKNOWN)) for name in columns]
         for axes in line[len(cells) :]:
             axes.set_axis_off()
         for axes, shot in zip(line, cells, strict=False):
@@ -142,7 +143,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
             shots[_free_name(_column(run, attack), shots)] = Shot(
                 tile=tiles[position] if position < len(tiles) else None,
                 caption=picture_caption(attack, position),
-                sent=is_sent(attack),
+                outcome=grade(_at(attack.scores("ssim"), position)),
                 worst=(id(attack), position) in worst,
             )
         title = _title(run, case[0], position, count)

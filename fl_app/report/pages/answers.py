@@ -15,6 +15,7 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import picture_caption
+from fl_app.report.data.outcome import THRESHOLDS, Outcome, outcome_of
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
@@ -28,17 +29,33 @@ def four_answers(run: Run) -> Html:
     """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
     return element(
         "section",
-        _card("would-leak", "What would have leaked?", *_would_leak(run), look="open"),
-        _card("does-leak", "What does leak?", *_does_leak(run), look="shut"),
+        _card(
+            "would-leak",
+            "What would have leaked?",
+            *_would_leak(run),
+            outcome=outcome_of(of_update(run, "undefended")),
+        ),
+        _card("does-leak", "What does leak?", *_does_leak(run), outcome=outcome_of(as_sent(run))),
         _card("accuracy", "What did it cost in accuracy?", *_accuracy(run)),
         _card("bytes", "How many bytes went up and down?", *_bytes(run)),
         class_="cards",
     )
 
 
-def _card(name: str, question: str, *children: Child, look: str = "") -> Html:
+def _card(name: str, question: str, *children: Child, outcome: Outcome | None = None) -> Html:
+    if outcome is None:
+        return element("article", element("h2", question), *children, class_="card", data_card=name)
+    grade = element(
+        "span", f"{outcome.icon} {outcome.value}", class_=f"verdict {outcome.look}", title=THRESHOLDS
+    )
     return element(
-        "article", element("h2", question), *children, class_=f"card {look}".strip(), data_card=name
+        "article",
+        element("h2", question),
+        element("p", grade),
+        *children,
+        class_=f"card {outcome.look}",
+        data_card=name,
+        data_outcome=outcome.value,
     )
 
 

@@ -32,6 +32,7 @@ from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
+from fl_app.report.pages.verdict import verdict
 from fl_app.results import Run, load_run
 
 _NOTES_SHOWN = 12
@@ -46,6 +47,7 @@ def write_report(run_dir: Path | str) -> Path:
     body: list[Child] = [
         _head(run),
         _banner(run),
+        verdict(run),
         four_answers(run),
         _gallery_section(run, rows),
         server_section(run),
