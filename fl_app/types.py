@@ -41,6 +41,36 @@ class RoundContext:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Marks that one part of a defense leaves on updates, as the defense itself states them.
+
+    Adaptive attacks read them, and no name of a defense. The defaults are those of a defense that states
+    nothing: its zeros count as entries that were not sent, and nothing is known of those.
+    """
+
+    zeros_sent: bool = False
+    """Whether an entry that is 0 in the update is 0 or small in the client's gradient, too."""
+    withheld: str = ""
+    """Entries of each tensor that are withheld by size: ``small`` ones, or ``extreme`` ones of both ends."""
+    kept: float | None = None
+    """Share of each tensor that is sent, if small entries are withheld."""
+    feedback: bool = False
+    """Whether withheld entries are sent in later rounds."""
+    confined: bool = False
+    """Whether the client trains only the entries that it sends."""
+    signs: bool = False
+    """Whether an entry tells little more than its sign."""
+    noise: float = 0.0
+    """Standard deviation of noise that is added to every entry."""
+    divergence: float = 0.0
+    """Weight in the loss of the KL divergence of layers that draw at random."""
+    policies: tuple[tuple[int, ...], ...] = ()
+    """Public rewritings of images, each as the numbers of its operations."""
+    remark: str = ""
+    """Advice to the attacker, noted in its results."""
+
+
+@dataclass(frozen=True)
 class Observation:
     """What an honest-but-curious server knows of one client's round.
 
@@ -63,7 +93,8 @@ class Observation:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     """Per-channel normalisation: the model sees ``(pixel - mean) / std``."""
-    defense: Mapping[str, object] | None = None
+    defense: Sequence[Trace] | None = None
+    """Traces of the client's defense; none of an undefended client, None if the defense is not known."""
     labels: Tensor | None = None
     buffers: Mapping[str, Tensor] | None = None
     """BatchNorm statistics that the client sent."""
@@ -97,7 +128,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of one gradient of ``model``, by parameter name or in parameter order.
@@ -135,7 +166,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of a client that took ``local_steps`` steps of SGD with rate ``lr``.
@@ -184,7 +215,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of a weight difference, after minus before; else as `from_weights`."""

@@ -19,7 +19,6 @@ from fl_app.wire.messages import TRAIN, MessageError, read_order, replace_update
 Lie = Callable[[Update], Update]
 """Returns the update that is sent in the place of an honest one."""
 
-LIES = ("flip", "scale", "backdoor")
 TRIGGER = 4
 """The side of the white square, in pixels, that a backdoor answers to."""
 TARGET = 0

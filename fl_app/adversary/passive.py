@@ -21,7 +21,7 @@ from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
 from fl_app.text import WordPiece
-from fl_app.types import Observation, Truth, Update
+from fl_app.types import Observation, Trace, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
 from fl_app.wire.messages import (
     IDENTIFY,
@@ -96,7 +96,8 @@ class Public:
     input_shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    defense: Mapping[str, object]
+    defense: tuple[Trace, ...]
+    """Traces of the clients' defense."""
     training: bool
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""

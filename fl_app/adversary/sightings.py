@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,14 +25,16 @@ from fl_app.adversary.evidence_checks import check_like, check_task, check_truth
 from fl_app.adversary.passive import SUM, Public, Sighting, manipulated_model
 from fl_app.data.vocabularies import read_vocabulary
 from fl_app.models import ModelSpec
-from fl_app.types import Truth, Update
+from fl_app.types import Trace, Truth, Update
 from fl_app.wire.messages import Answer, Order
 
 FOLDER = "observations"
 _PUBLIC = "public.json"
-_VERSION = 1
+_VERSION = 2
 _FACTS = ("broadcaster", "asked", "masked", "summed", "audited", "participant")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
+
+_TRACES = TypeAdapter(tuple[Trace, ...])
 
 Header = TypeVar("Header", Order, Answer)
 
@@ -176,7 +179,7 @@ def _public(content: Any) -> Public:
     }
     return Public(
         num_classes=_of_kind("num_classes", content["num_classes"], int),
-        defense=_of_kind("defense", content["defense"], dict),
+        defense=_TRACES.validate_python(content["defense"]),
         training=_of_kind("training", content["training"], bool),
         local_batch_size=_of_kind("local_batch_size", content["local_batch_size"], int, NoneType),
         # runs of before there were vocabularies have none

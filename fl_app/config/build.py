@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
-from fl_app.types import Manipulated
+from fl_app.types import Manipulated, Trace
 
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
@@ -183,7 +183,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             input_shape=dataset.in_shape,
             mean=dataset.mean,
             std=dataset.std,
-            defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
+            defense=defense.traces,
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
@@ -227,8 +227,12 @@ def attack_parts(
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
-def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Build an attack on an update that no run has seen, and return it with the defense's config.
+def lone_attack(
+    overrides: str, *, adaptive: bool, defense: Mapping[str, Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Trace, ...]]:
+    """Build an attack on an update that no run has seen, and return it with the traces of the defense.
+
+    The defense is that of the overrides, or of the config ``defense``.
 
     ``adaptive``: in the form that knows the defense, where the attack has one.
     """
@@ -236,7 +240,8 @@ def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], 
     _prepare_process(cfg)
     if "_target_" not in cfg.attack:
         raise ConfigError(_NO_ATTACK)
-    return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
+    node = cfg if defense is None else OmegaConf.create({"defense": dict(defense)})
+    return _attack(cfg, adaptive), _protected(node).traces
 
 
 def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
@@ -349,12 +354,16 @@ def baseline_of(cfg: DictConfig) -> str:
 
 
 def _defense(cfg: DictConfig) -> Defense:
-    try:
-        defense = protect(defense=_build(cfg, "defense"))
-    except TypeError as error:
-        raise ConfigError(f"defense: {error}") from error
+    defense = _protected(cfg)
     check_fit(cfg, defense)
     return defense
+
+
+def _protected(cfg: DictConfig) -> Defense:
+    try:
+        return protect(defense=_build(cfg, "defense"))
+    except TypeError as error:
+        raise ConfigError(f"defense: {error}") from error
 
 
 def _vector_parts(

@@ -25,6 +25,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fl_app.adversary.lies import LIES
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -34,8 +35,6 @@ CONFIG_NAME = "config"
 SEARCH_PATH = "hydra.searchpath"
 """Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
 DEFAULT_STRATEGY = "fed_sgd"
-LIES = ("flip", "scale", "backdoor")
-"""Those of `fl_app.adversary.liars`, which would import torch."""
 DTYPES = ("float32", "float64")
 BN_MODES = ("sync", "local", "frozen")
 """BatchNorm statistics: clients send theirs and the server averages; each keeps its own; never moved."""
@@ -62,6 +61,8 @@ def compose(overrides: str = "") -> DictConfig:
         raise UnknownName(_explain(wanted, error)) from error
     _check(cast(dict[str, Any], config), own_strategy=own_strategy)
     resolved = OmegaConf.create(config)
+    if own_strategy:
+        resolved.choices.strategy = resolved.strategy[TARGET]
     OmegaConf.set_readonly(resolved, True)
     return cast(DictConfig, resolved)
 
