@@ -12,7 +12,7 @@ from fl_app.adversary.passive import SUM, Sighting
 from fl_app.data import Samples
 from fl_app.privacy.reconstruction import Exposure, exposure_of, prior_success, reconstruction_bound
 from fl_app.results import Attack, Exposed, Recovery
-from fl_app.strategies import FedSGD, FLStd
+from fl_app.strategies import FedSGD
 
 MOST_CANDIDATES = 1000
 """Test images that stand for all images an attacker might expect."""
@@ -28,7 +28,7 @@ def describe_recovery(
 
     None without differential privacy.
     """
-    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
+    privacy = strategy.privacy
     if privacy is None and strategy.charges.epsilon is None:
         return None
     seen: dict[tuple[int, int | None], list[Sighting]] = {}
@@ -118,7 +118,7 @@ def _exposure(
     strategy: FedSGD, client: int, participant: int | None, seen: Sequence[Sighting]
 ) -> Exposure | None:
     """Return an observer's view of all rounds; None if nothing was charged to the client."""
-    if not isinstance(strategy, FLStd) or strategy.privacy is None or strategy.account is None:
+    if strategy.privacy is None or strategy.account is None:
         # in attacked rounds the batch is known: nothing is hidden by the draw of records
         steps = sum(max(1, sighting.answer.steps) for sighting in seen)
         return _partly_certain(_spent_by(strategy, client), steps)

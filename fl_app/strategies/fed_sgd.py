@@ -19,21 +19,26 @@ from flwr.serverapp.strategy import Result, Strategy
 from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
+from fl_app.privacy import ClientAccount, ClientLevel
 from fl_app.results import Round
 from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
-from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
+from fl_app.strategies.aggregate import RunningSum, cast_like, undo
 from fl_app.strategies.begun import Begun
+from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import Charges
+from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.exchange import Exchange, Pack, open_update
+from fl_app.strategies.exchange import Exchange, Pack
 from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
+from fl_app.strategies.gathering import gather_updates
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
-from fl_app.strategies.robust import Rule, take_median
+from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
+from fl_app.strategies.round_metrics import note_metrics
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
-from fl_app.wire import CodecError, decode, encode
+from fl_app.wire import decode, encode
 from fl_app.wire.bound import entropy_bound
 from fl_app.wire.messages import (
     TRAIN,
@@ -66,6 +71,10 @@ class FedSGD(Strategy):
 
     sends_changes: ClassVar[bool] = False
     """Whether an update is a change of the weights, not a gradient."""
+    privacy: ClientLevel | None = None
+    """Client-level differential privacy; None: there is none."""
+    canaries: Canaries | None = None
+    """Canaries that measure it; None: there are none."""
 
     def __init__(
         self,
@@ -149,9 +158,18 @@ class FedSGD(Strategy):
         return self.exchange.downlink
 
     @property
+    def account(self) -> ClientAccount | None:
+        """The books of client-level privacy; None: there are none."""
+        return None
+
+    @property
     def masked(self) -> bool:
         """Whether the server sees uploads under masks only."""
         return False
+
+    def disclose(self) -> Disclosure | None:
+        """Return facts on the vectors that clients send, for the result of a run; None: they send none."""
+        return None
 
     # The state that outlives a server that is killed. Draws need none, they go by seed and round.
 
@@ -254,29 +272,16 @@ class FedSGD(Strategy):
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
         """Add up the updates and the buffers that can be read, and say whose they are."""
-        total, buffers, clients = RunningSum(), RunningSum(), list[int]()
-        kept: list[tuple[Update, Update, float]] = []
-        wanted, weights = self.buffers if self._exchange_buffers else {}, self.weigh(good)
-        for client in sorted(good):
-            reply = good[client]
-            try:
-                update, beside = open_update(reply, self.read, wanted)
-            except CodecError as error:
-                self.exchange.fail(client, str(error))
-                continue
-            if not clients:
-                self._sample = update, len(reply.update)
-            clients.append(client)
-            if self.aggregate is not None:
-                kept.append((update, beside, weights[client]))
-                continue
-            total.add(update, weights[client])
-            buffers.add(beside, weights[client])
-        if self.aggregate is not None and kept:
-            updates, besides, shares = (list(part) for part in zip(*kept, strict=True))
-            total.add(self.aggregate(updates, shares), sum(shares))
-            buffers.add(take_median(besides), sum(shares))
-        return total, buffers, clients
+        gathered = gather_updates(
+            good,
+            self.weigh(good),
+            read=self.read,
+            wanted=self.buffers if self._exchange_buffers else {},
+            rule=self.aggregate,
+            refuse=self.exchange.fail,
+        )
+        self._sample = gathered.sample
+        return gathered.total, gathered.buffers, gathered.clients
 
     def settle(self, clients: list[int]) -> bool:
         """Account for the sum over ``clients``, and say whether it may be used: not if it is of nobody."""
@@ -363,7 +368,8 @@ class FedSGD(Strategy):
             return hold(self.weights | self.buffers), None
         for client in clients:
             self._counted[client] = server_round
-        self._note_metrics({client: good[client] for client in clients})
+        counted = {client: good[client] for client in clients}
+        note_metrics(record, counted, self.weigh(counted))
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
 
@@ -478,13 +484,3 @@ class FedSGD(Strategy):
             gradient, self._optimiser_state, self.weights, Moment(server_round, self.lr(server_round))
         )
         return moved
-
-    def _note_metrics(self, counted: Mapping[int, Reply]) -> None:
-        def told(name: str) -> list[float | None]:
-            return [reply.metrics.get(name) for reply in counted.values()]
-
-        record = self.records[-1]
-        record.train_loss = mean_of(told("loss"), list(self.weigh(counted).values()))
-        record.residual_norm = mean_of(told("residual_norm"), [1.0] * len(counted))
-        record.gradient_norm = largest_of(told("gradient_norm"))
-        record.pruned_share = largest_of(told("pruned_share"))

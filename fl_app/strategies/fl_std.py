@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
+from fl_app.results import Exchange, Privacy, SecureSum
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -21,6 +22,7 @@ from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import CohortCharges
+from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
@@ -108,6 +110,33 @@ class FLStd(FedAvg):
     def masked(self) -> bool:
         """Whether the server sees uploads under masks only."""
         return self.aggregation is not None
+
+    def disclose(self) -> Disclosure | None:
+        """Return the facts on the vectors, on secure aggregation and on client-level privacy."""
+        exchange = Exchange(scheme=type(self).__name__, values=self.sketch.size, of=self.total_entries)
+        if self.coordinates is not None:
+            exchange.hash, exchange.voted_in = self.coordinates_hash, self.voted_in
+        secure, privacy = self.aggregation, self.privacy
+        return Disclosure(
+            exchange,
+            self.coordinates,
+            None
+            if secure is None
+            else SecureSum(
+                against="honest-but-curious server" if secure.pinned is None else "active server",
+                min_clients=secure.min_clients,
+            ),
+            None
+            if privacy is None
+            else Privacy(
+                noise_multiplier=privacy.sigma,
+                clip=self.clip,
+                replayable=privacy.replayable,
+                mechanism=privacy.mechanism,
+                adjacency=privacy.adjacency,
+                accountant=privacy.accountant,
+            ),
+        )
 
     # The state that outlives a server that is killed.
 
