@@ -52,11 +52,11 @@ class Leak(NamedTuple):
 
     result: Transcript
     accuracy: list[float]
-    """Of the tokens that were not granted, after each of `ITERATIONS` and at the end."""
+    """Accuracy of the tokens that were not granted, after each of `ITERATIONS` and at the end."""
     wer: float
-    """Of the words of the whole sentence, at the end."""
+    """Word error rate of the whole sentence, at the end."""
     seconds: float
-    """Of the processor."""
+    """Processor time."""
 
 
 def masked(text: str, seed: int) -> Truth:

@@ -1,4 +1,4 @@
-"""The few types that every part speaks: an update, a round, what an attacker knows, what is true.
+"""Types that all rooms share: update, round, the attacker's knowledge, the truth.
 
 The adversary's knowledge is a type. `Observation` has no field for client data
 or a client's seed, so an attack cannot cheat by accident; `Truth` is a type of
@@ -29,7 +29,7 @@ _FEATURES = 16
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a transform may know of the round it runs in."""
+    """Knowledge of a transform about its round."""
 
     round: int
     client: int
@@ -72,7 +72,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an honest-but-curious server knows of one client's round.
+    """Knowledge of an honest-but-curious server about one client's round.
 
     Only `model` and `update` are always there; None means "not granted".
     """
@@ -86,7 +86,7 @@ class Observation:
     lr: float | None = None
     local_steps: int | None = None
     local_batch_size: int | None = None
-    """Of a local step; the last step of a pass may have fewer samples."""
+    """Samples of a local step; the last step of a pass may have fewer."""
     batch_size: int | None = None
     num_classes: int | None = None
     input_shape: tuple[int, ...] | None = None
@@ -351,12 +351,12 @@ class Manipulated(NamedTuple):
     model: nn.Module
     """A copy with other weights, and maybe with other layers."""
     extensions: Mapping[str, dict[str, object]]
-    """What the added layers are built by, as an order may say it: settings by name."""
+    """Settings of the added layers by name, as an order carries them."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the client really trained on; only scores may see it."""
+    """Samples that the client trained on; only scores may see them."""
 
     inputs: Tensor
     """Pixels in [0, 1] (N, C, H, W), before normalisation; or tokens (N, L), before any were hidden."""

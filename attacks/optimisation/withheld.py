@@ -18,7 +18,7 @@ from fl_app.types import Observation, Trace
 
 
 class Withheld(NamedTuple):
-    """For each entry that was not sent, the sizes between which it does not lie."""
+    """Sizes between which an entry that was not sent does not lie."""
 
     low: Tensor
     """The entry is not larger than this, infinity where nothing is known …"""

@@ -74,9 +74,7 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
     where = folder / FOLDER
     path = where / _PUBLIC
     if not path.is_file():
-        raise ValueError(
-            f"{folder}: has no {FOLDER}/{_PUBLIC}: the run watched nobody, or was made with audit.store=false"
-        )
+        raise ValueError(f"{folder}: has no {FOLDER}/{_PUBLIC}: no client was attacked, or audit.store=false")
     try:
         facts = json.loads(path.read_text())
         if facts["version"] != _VERSION:
@@ -155,7 +153,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]], public
             broadcaster=bool(told["broadcaster"]),
             truth=truth,
             raw=check_like("the raw update", raw, weights) if raw else None,
-            # runs of before they were kept do not have all of these
+            # older runs lack some of these
             asked=_of_kind("asked", told.get("asked"), int, NoneType),
             masked=bool(told.get("masked", False)),
             summed=_of_kind("summed", told.get("summed", 0), int),
@@ -167,7 +165,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]], public
 
 
 def _header(content: Any, kind: type[Header]) -> Header:
-    # checked: a round is part of a file's name, and a number is a number to whoever attacks
+    # checked: a round is part of a file's name, and attacks compute with these numbers
     plain = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
     return kind(**{f.name: _of_kind(f.name, content[f.name], *plain[str(f.type)]) for f in fields(kind)})
 
@@ -182,7 +180,7 @@ def _public(content: Any) -> Public:
         defense=_TRACES.validate_python(content["defense"]),
         training=_of_kind("training", content["training"], bool),
         local_batch_size=_of_kind("local_batch_size", content["local_batch_size"], int, NoneType),
-        # runs of before there were vocabularies have none
+        # older runs have no vocabulary
         vocabulary=read_vocabulary(content.get("vocabulary")),
         **lists,
     )

@@ -1,4 +1,4 @@
-"""A client's policy at work in one order: what it accepts, what it lets leave, what it notes down."""
+"""Enforcement of a client's policy: orders accepted, answers released, both logged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAUSE = 50
 
 @dataclass(frozen=True)
 class Books:
-    """Where a client's account lies: in its own folder, or else in Flower's memory of the run."""
+    """Store of a client's account: its own folder, or else Flower's memory of the run."""
 
     file: AccountFile | None
     records: RecordDict = field(repr=False)
@@ -104,7 +104,7 @@ class Guard:
         check_work(self.policy, self.plan, samples)
 
     def follow(self, before: Update, after: Update, round: int, samples: int) -> bool:
-        """Refuse a model that moved too far since the last order; say if what was held back still fits it.
+        """Refuse a model that moved too far since the last order; say whether the residual still fits it.
 
         ``samples`` are all that the client has: they say how many steps others may have taken meanwhile.
         """

@@ -62,14 +62,14 @@ _PLACES = ("root", "download")
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a server is made of."""
+    """Parts of a server."""
 
     config: dict[str, Any]
     dataset: Dataset
     validation: Samples | None
     """Those that choose the best round; they are not among the test samples."""
     histogram: Tensor
-    """How many samples of each class or speaker (columns) each client (rows) trains on."""
+    """Number of samples by client (rows) and class or speaker (columns)."""
     model: nn.Module
     spec: ModelSpec
     strategy: FedSGD
@@ -83,13 +83,13 @@ class OwnData:
 
     root: str
     facts: str
-    """What the server says of the task."""
+    """The server's facts on the task."""
 
 
 @lru_cache(maxsize=2)
 def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = None) -> ClientParts:
-    """Build what the clients of this process share, unless they have data of their ``own``."""
-    # the folder of the server's samples is none that such a client would look at
+    """Build the parts that the clients of this process share; ``own`` names a client's own data."""
+    # such a client never reads the server's folder of samples
     cfg = compose_sent(overrides, trust, places=False, unread=() if own is None else ("data.root",))
     _prepare_process(cfg, most=None if trust.whole else os.cpu_count())
     defense = _defense(cfg)
@@ -126,11 +126,11 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
 
 
 def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
-    """Build what a server needs, anew: a strategy has a history."""
-    # its files are those of whoever starts the run, and so are those that the run writes
+    """Build the parts of a server, anew each time: a strategy has a history."""
+    # the server reads and writes files of the user who starts the run
     cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
-    # here too: what clients cannot build is an error of the run, not of every client
+    # here too: parts that clients cannot build are an error of the run, not of every client
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
@@ -199,7 +199,7 @@ def _rule(cfg: DictConfig) -> Rule | None:
         raise ConfigError(str(error)) from error
     if (rule is not None or cfg.liars) and cfg.secagg.enabled:
         raise ConfigError(
-            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on nobody sees single updates; "
+            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on single updates are hidden; "
             "expected aggregate=mean liars=0"
         )
     if rule is not None and cfg.choices.dp != "none":
@@ -213,7 +213,7 @@ def _rule(cfg: DictConfig) -> Rule | None:
 def attack_parts(
     overrides: str, spec: ModelSpec, vocabulary: Vocabulary | WordPiece | None = None
 ) -> tuple[Attacker, nn.Module]:
-    """Build what an attack on a finished run needs: the attacker, and the model that was trained."""
+    """Build the attacker and the trained model for an attack on a finished run."""
     cfg = compose(overrides)
     _prepare_process(cfg)
     attacker = _attacker(cfg, vocabulary=vocabulary)
@@ -265,8 +265,8 @@ def _attacker(
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
-    ``manipulation`` makes of an active attack what it does to a model; without, it can only
-    read what a run has seen.
+    ``manipulation`` turns an active attack into its change of a model; without it, the attack can
+    only read a run's observations.
     """
     if "_target_" not in cfg.attack:
         return None
@@ -337,7 +337,7 @@ def _prepare_process(cfg: DictConfig, most: int | None = None) -> None:
 
 
 def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
-    """Call the factory that the node ``key`` names; what it refuses is a ConfigError."""
+    """Call the factory that the node ``key`` names; its refusal becomes a ConfigError."""
     try:
         # partial, then called: Hydra would take objects among the arguments for configs
         factory = instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=True)
@@ -369,7 +369,7 @@ def _protected(cfg: DictConfig) -> Defense:
 def _vector_parts(
     cfg: DictConfig, defense: Defense, model: nn.Module, public: Dataset | None, lr: float
 ) -> dict[str, Any]:
-    """Return what a strategy whose clients send vectors needs beside what all need."""
+    """Return the additional arguments of a strategy whose clients send vectors."""
     if defense.scheme is None or public is None:
         return {}
     privacy, aggregation = _build(cfg, "dp"), None
@@ -404,7 +404,7 @@ def _hash_job_settings(cfg: DictConfig) -> str:
 
 
 def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
-    """Return what a client insists on in secure rounds; None if there are none."""
+    """Return a client's demands on secure rounds; None without secure aggregation."""
     return _secure_settings(compose_sent(overrides, trust, places=False))
 
 

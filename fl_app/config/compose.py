@@ -1,8 +1,8 @@
-"""Overrides in, a checked config out: what Hydra composes from ``conf/``, or a reason in words.
+"""Overrides in, a checked config out, or an error that names the wrong key.
 
-Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) says what
-it wants in one string of Hydra overrides, which travels in Flower's run config
-under ``overrides``; server and clients compose it from the same ``conf/``.
+Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) passes one
+string of Hydra overrides, which travels in Flower's run config under ``overrides``;
+server and clients compose it from the same ``conf/``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ BN_MODES = ("sync", "local", "frozen")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used, with the reason in words."""
+    """A configuration that cannot be used; the message says why."""
 
 
 class UnknownName(ConfigError):
-    """Overrides that name what is not there, whatever else they say."""
+    """Overrides that name an unknown key or choice."""
 
 
 @lru_cache(maxsize=256)
@@ -68,7 +68,7 @@ def compose(overrides: str = "") -> DictConfig:
 
 
 def swept_by_experiment(overrides: list[str]) -> list[str]:
-    """Return what the experiment among the overrides sweeps over, as overrides with several values."""
+    """Return the sweeps of the experiment among the overrides, as overrides with several values."""
     try:
         params = _compose_all(overrides).hydra.sweeper.params or {}
     except (HydraException, OmegaConfBaseException) as error:
@@ -159,7 +159,7 @@ def quote(value: str | Path) -> str:
 
 
 def compose_unresolved(overrides: list[str]) -> DictConfig:
-    """Compose, and put what was chosen by name in the place of Hydra's own settings.
+    """Compose, and replace Hydra's own settings by the choices by name.
 
     References are left as they are written; what cannot be composed is an `UnknownName`.
     """
@@ -182,7 +182,7 @@ def _compose(overrides: list[str]) -> DictConfig:
 
 
 def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
-    """Say whether the strategy is another than the chosen one, though nobody typed that."""
+    """Say whether the defense replaces the chosen strategy."""
     parsed = parse_overrides(overrides)
     typed = any(o.key_or_group.startswith("strategy") and TARGET in str(o.input_line) for o in parsed)
     if typed or "strategy" not in composed:
@@ -223,7 +223,7 @@ def _no_hydra() -> Iterator[None]:
 
 
 def _explain(overrides: list[str], error: Exception) -> str:
-    """Say which override is wrong and what could stand there instead."""
+    """Say which override is wrong, and list the valid choices."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as bad_grammar:
@@ -263,7 +263,7 @@ def is_group(override: Override) -> bool:
 
 
 def _is_choice(override: Override) -> bool:
-    """Say whether an override says which files are composed, rather than what stands in them."""
+    """Say whether an override chooses a file, rather than a value in it."""
     by_name = is_group(override) and not isinstance(cast(Any, override.value()), dict)
     return by_name or override.key_or_group == SEARCH_PATH
 
@@ -304,7 +304,7 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
 
 
 def nearest(word: str, choices: Sequence[str]) -> str:
-    """Return which choice may have been meant, as words to end a message with."""
+    """Return the nearest choice as a hint for the end of a message; "" without one."""
     close = difflib.get_close_matches(word, choices)
     if not close:
         return ""
@@ -398,11 +398,11 @@ def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:
-    """Return what stands at ``key``; overrides can remove anything."""
+    """Return the value at ``key``; overrides can remove any key."""
     value: Any = config
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and a run cannot do without it")
+            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and every run needs it")
         value = value[part]
     return value
 

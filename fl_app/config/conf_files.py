@@ -1,4 +1,4 @@
-"""What the files in ``conf/`` themselves say, key by key: the measure for configs from elsewhere."""
+"""Keys and values of the files in ``conf/``, against which configs from elsewhere are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 
 
 class Entry(NamedTuple):
-    """One key of a config, whatever stands there."""
+    """One key of a config with its value."""
 
     path: tuple[str, ...]
     value: Any
@@ -85,7 +85,7 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def package_of(file: Path) -> tuple[str, ...]:
-    """Return the keys below which the content of a file stands in the whole config."""
+    """Return the keys below which a file's content is placed in the whole config."""
     said = _PACKAGE.search(file.read_text())
     if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):
         return ()

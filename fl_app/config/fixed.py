@@ -77,7 +77,7 @@ def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> li
 
 
 def _leaves(overrides: list[str]) -> dict[Path, Any]:
-    """Return every key of the composed config with what stands there, references as they are written."""
+    """Return every key of the composed config with its value, references unresolved."""
     composed = OmegaConf.to_container(compose_unresolved(overrides))
     return {
         entry.path: None if isinstance(entry.value, dict | list) else entry.value

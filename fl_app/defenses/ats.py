@@ -22,7 +22,7 @@ from fl_app.types import Trace
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What one policy does to images."""
+    """Rewriting of images by one policy."""
 
     policy: tuple[int, ...]
 

@@ -18,18 +18,18 @@ from fl_app.types import Trace
 
 @dataclass(frozen=True)
 class Defense:
-    """One defense, whatever it changes. What it leaves alone is None, or as an undefended client has it."""
+    """One defense: its changes of update, training, model or message. Defaults are those of no defense."""
 
     transform: Transform = field(default_factory=identity)
     """Rewrites the update before it leaves."""
     rules: Rules = field(default_factory=Rules)
-    """How a step of training goes."""
+    """Changes of a training step."""
     model: Callable[[ModelSpec], ModelSpec] | None = None
     """Another model to be trained instead."""
     check: Callable[[nn.Module], None] | None = None
     """Raises a ValueError for a model that cannot be defended in this way."""
     release: Callable[[float, int], Release] | None = None
-    """What a round of so many steps at such a sampling rate releases; only for differential privacy."""
+    """Release of a round by sampling rate and number of steps; only for differential privacy."""
     scheme: Scheme | None = None
     """The vector that is sent instead of the update; its clients keep nothing between rounds."""
     votes_first: bool = False

@@ -13,7 +13,7 @@ def fl_std() -> Defense:
 
 
 CHOSEN_BY = ("public", "vote")
-"""What chooses the coordinates of FL-TOP: public samples, or the clients' votes."""
+"""Sources of FL-TOP's coordinates: public samples, or the clients' votes."""
 
 
 def fl_top(share: float, chosen_by: str = "public") -> Defense:

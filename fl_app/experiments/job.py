@@ -96,8 +96,8 @@ def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> 
 def _with_past(overrides: list[str]) -> list[str]:
     """Return the overrides with those that the run to be resumed was begun with; new ones come last.
 
-    Whoever made the folder wrote the old ones: they name no callable but those of ``conf/``, and refer
-    to nothing, unless the environment allows it (`trust_of`) or the same key is given anew.
+    The folder may come from elsewhere: its overrides may name only callables of ``conf/`` and contain no
+    references, unless the environment allows it (`trust_of`) or the same key is given anew.
     """
     resume = [override for override in overrides if key_of(override) == "resume"]
     folder = compose(join_overrides(resume)).resume

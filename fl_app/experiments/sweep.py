@@ -49,13 +49,13 @@ class SweepEnd:
     finished: list[Path]
     failed: list[str]
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Of the failed ones, by the cell's number."""
+    """Reasons of failures by the cell's number."""
 
 
 class _Outcome(NamedTuple):
     words: str
     folder: Path | None = None
-    """Of a cell that is finished."""
+    """Folder of a finished cell."""
     left: bool = False
     """Left to another process; its outcome has to be looked up."""
 

@@ -31,7 +31,7 @@ class Deadline:
 
 
 class DeadlineGrid(ForwardingGrid):
-    """A grid whose exchanges end with the round, so that who is silent in each of them delays it once."""
+    """A grid whose exchanges share the round's deadline: a silent client delays the round only once."""
 
     def __init__(self, grid: Grid, deadline: Deadline) -> None:
         super().__init__(grid)

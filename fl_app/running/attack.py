@@ -1,4 +1,4 @@
-"""What the updates leak: attack every sighting after training, and score it against the truth."""
+"""Leakage of the updates: attack every sighting after training, and score it against the truth."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Watch:
     recovery: Recovery | None
     """The facts behind bounds, under differential privacy."""
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
-    """By round and client: each has a model of its own, and is made once."""
+    """Observations by round and client: each has a model of its own, and is made once."""
 
     def observe(self, case: _Case) -> Observation:
         """Return what is known of a case: earlier rounds of the same client are its history."""
@@ -190,7 +190,7 @@ def _bound(
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
-    """Return a result, or the error that says why there is none, for each observation."""
+    """Return a result, or an error, for each observation."""
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:

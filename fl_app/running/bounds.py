@@ -15,7 +15,7 @@ from fl_app.results import Attack, Exposed, Recovery
 from fl_app.strategies import FedSGD
 
 MOST_CANDIDATES = 1000
-"""Test images that stand for all images an attacker might expect."""
+"""Number of test images that represent the attacker's prior."""
 
 Spent = Mapping[tuple[float, float], int]
 """Steps by sampling rate and noise multiplier."""

@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "checkpoint"
 SECONDS_BETWEEN = 30.0
-"""So often a simulation in one process makes a checkpoint, if it may choose."""
+"""Seconds between automatic checkpoints in-process."""
 _SHARE_OF_TIME = 0.05
-"""So much of its time it spends on checkpoints at most."""
+"""Largest share of time spent on checkpoints."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
 _VERSION = 2
 _ALLOWED = ("timeout",)
-"""What may be another one when a run is resumed, beside what does not count at all."""
+"""Settings that a resume may change, beside those that do not affect the numbers."""
 
 
 _Holds = Callable[[Any], bool]
@@ -96,7 +96,7 @@ _NOTED: Mapping[str, _Holds] = {
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds."""
+    """Content of a checkpoint."""
 
     config: dict[str, Any]
     overrides: list[str]

@@ -171,7 +171,7 @@ def _own_data_notes(strategy: FedSGD) -> list[str]:
 
 
 def _show_partition(parts: ServerParts, path: Path) -> None:
-    """Draw who holds what, as far as the server dealt it."""
+    """Draw the clients' samples by class, as far as the server dealt them."""
     own = sorted(parts.strategy.roster.own_data & set(range(len(parts.histogram))))
     if len(own) == len(parts.histogram):
         return
@@ -218,7 +218,7 @@ class _RoundEnd:
         return None if tested is None else MetricRecord({"accuracy": tested.accuracy})
 
     def stop(self, reason: str) -> None:
-        """End before the last round: what is there is evaluated, and it is said why."""
+        """End before the last round: evaluate the current model, and note the reason."""
         logger.info("%s", reason)
         self.results.run.notes.append(reason)
         strategy = self.parts.strategy

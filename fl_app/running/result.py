@@ -72,7 +72,7 @@ class Results:
         return time.perf_counter() - self._start
 
     def resume(self, rows: list[Round], seconds: float, resumed: list[Resumed]) -> None:
-        """Take over the rounds of before the run was cut short."""
+        """Take over the rounds from before the interruption."""
         self.run.rounds, self.run.resumed = rows, resumed
         self._start -= seconds
         self.save()
@@ -117,7 +117,7 @@ class Results:
 
 
 def find_run(folder: Path) -> Run | None:
-    """Return the run in ``folder``; None if there is none, or not one that can be read."""
+    """Return the run in ``folder``; None if it is missing or unreadable."""
     try:
         return load_run(folder)
     except ResultError:

@@ -1,4 +1,4 @@
-"""What a run's folder tells about vectors: what clients send, what protects it, and how to read epsilon."""
+"""Facts on vectors in a run's result: their size, their protection, and notes on epsilon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BINS = 40
 
 
 def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> None:
-    """Say what clients send if that is a vector, where its coordinates lie, and what protects it."""
+    """Note the size of the clients' vectors, their coordinates and their protection, if there are vectors."""
     facts = strategy.disclose()
     if facts is None:
         return
@@ -37,7 +37,7 @@ def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> No
 
 
 def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
-    """Say how far the ``share`` of the weights that moved most went, and where to, if clients send vectors.
+    """Note the movement and the final values of the ``share`` of weights that moved most, for vectors.
 
     Under FL-TOP these are its coordinates, as no other moves (Kerkouche et al., Fig. 1, against FL-STD).
     """
@@ -73,7 +73,7 @@ def _edges(low: float, high: float) -> list[float]:
 
 
 def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
-    """Return what a reader of epsilon must know; nothing if there is none."""
+    """Return notes that a reader of epsilon needs; none without differential privacy."""
     if not strategy.records or strategy.records[-1].epsilon is None:
         return []
     notes = []

@@ -19,7 +19,7 @@ from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
-"""How far above chance, on the way to all, a voter must agree with others not to be called an outlier."""
+"""Agreement with others, from chance (0) to all (1), below which a voter is called an outlier."""
 
 
 class ADGP(FedSGD):

@@ -11,7 +11,7 @@ class Begun:
 
     round: int
     attempt: int
-    """How often the round was begun before."""
+    """Number of earlier attempts at the round."""
     clients: list[int]
     unmasking: bool = False
     """Whether what secure aggregation hides is about to be revealed."""

@@ -44,9 +44,9 @@ class Charges:
             self._owed[client] = self._owed.get(client, 0) + 1
 
     def charge(self, asked: Iterable[int], told: Mapping[int, Release | None]) -> dict[int, str]:
-        """Charge a round to all who were asked: a client that failed may have released its update too.
+        """Charge a round to all clients that were asked: one that failed may have released its update, too.
 
-        ``told`` are the releases of those who answered. Returns whose release is none, and why.
+        ``told`` are the releases of those who answered. Returns the clients without a valid release, and why.
         """
         refused: dict[int, str] = {}
         for client in asked:

@@ -46,7 +46,7 @@ SECONDS = 3600.0
 _PATIENCE = {IDENTIFY: 0.1, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
 """Which share of the time that is left an exchange may take: others come after it."""
 _OVERHEAD = 1 << 16
-"""Bytes that a blob may have beyond twice what it stands for: masked numbers have twice the width."""
+"""Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""
 
 
 class Arrived(NamedTuple):
