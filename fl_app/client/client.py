@@ -104,9 +104,9 @@ class Client:
     """The node's policy; None: it trusts the run."""
 
     def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
-        """Name the largest entries of what is to be pruned; the training order of this round comes later.
+        """Name the largest entries of the update before pruning; the round's training order comes later.
 
-        The gradient is kept until then: the data is gone through once.
+        The gradient is kept until then, so that it is computed once.
         """
         order = self._accept(parcel, "locate")
         self._check_query(query)
@@ -201,7 +201,7 @@ class Client:
         return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
 
     def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
-        """Return the answer that was given to this very order; whatever else was answered is refused."""
+        """Return the stored answer to this very order; refuse a different order of an answered round."""
         if self.guard is None or not self.guard.is_repeated(order.round, digest):
             return None
         if state.sent is None or state.sent_order != digest:
@@ -298,7 +298,7 @@ class Client:
         if order.model_hash != spec.hash:
             spec = self._described(order)
         if spec.hash not in parts.models:
-            # of other models only the last one: a server may think of many
+            # of other models only the last one: a server may send many
             for other in parts.models.keys() - {parts.model.hash}:
                 del parts.models[other]
             most = None if spec == parts.model else MOST_ENTRIES

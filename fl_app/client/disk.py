@@ -67,7 +67,7 @@ class DurableMemory:
         def answered(memory: RecordDict) -> bool:
             return not locating and has_answered(memory, order.model_hash, parcel.digest)
 
-        # Flower stores a context after the answer has left: who died between the two is ahead on its disk
+        # Flower stores a context after the answer has left: a client that died between is ahead on disk
         held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
         wanted = newest or held < order.round or answered(records)
         if _key_of(records) == key and held >= kept and wanted:
@@ -101,7 +101,7 @@ class DurableMemory:
     def _write(self, records: RecordDict, run: Path, round: int) -> None:
         files = _by_round(run)
         for number in [number for number in files if number > round]:
-            files.pop(number).unlink()  # of a time that the server has taken back
+            files.pop(number).unlink()  # of rounds that the server has undone
         self._make_room(run)
         write_tree(run / f"round-{round}", to_tree(records), limit=self._most_bytes_of_one)
         for number in sorted(number for number in files if number < round)[:-1]:
@@ -144,7 +144,7 @@ class DurableMemory:
         except ValueError as error:  # a DamagedFile, or one of something else
             aside = self._runs / _DAMAGED
             logger.warning(
-                "client %d: a memory of its cannot be used and is set aside as %s: %s",
+                "client %d: one of its memories is unusable and is set aside as %s: %s",
                 self.client,
                 aside,
                 error,

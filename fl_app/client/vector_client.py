@@ -65,7 +65,7 @@ class VectorClient(Client):
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,
-            # what would be answered anew with new noise would be a second release
+            # a second answer with new noise would be a second release
             sent=reply
             if own_buffers or not self._repeats or (guarded and self.parts.secure is None)
             else None,

@@ -292,7 +292,7 @@ def _attacker(
 def _manipulation(
     cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, deltas: bool, attack: Any
 ) -> Callable[[nn.Module], Manipulated] | None:
-    """Return what ``attack`` does to a model before a client gets it; None if it only watches."""
+    """Return the attack's change of a model before a client gets it; None for a passive attack."""
     if not hasattr(attack, "manipulate"):
         return None
     known = dataset.test
@@ -331,7 +331,7 @@ def _attack(cfg: DictConfig, adaptive: bool) -> Any:
 
 
 def _prepare_process(cfg: DictConfig, most: int | None = None) -> None:
-    """Apply what concerns the whole process; ``most``: threads that it may have."""
+    """Apply process-wide settings; ``most`` limits the threads."""
     if cfg.threads is not None:
         torch.set_num_threads(min(cfg.threads, most or cfg.threads))
 
@@ -395,7 +395,7 @@ def _vector_parts(
 
 
 def _hash_job_settings(cfg: DictConfig) -> str:
-    """Hash the settings by which a client trains; where a node's own data lie is left out."""
+    """Hash the settings by which a client trains; without the place of a node's own data."""
     whole = cast(dict[str, Any], OmegaConf.to_container(cfg))
     settings = {key: whole[key] for key in _JOB}
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
@@ -467,7 +467,7 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
 
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
-    """Refuse what takes a sample for an image, or for something with one label."""
+    """Refuse defenses and attacks that need images, or one label per sample."""
     reads = what if "_target_" not in cfg.attack else getattr(_attack(cfg, False), "reads", "images")
     if reads != what:
         raise ConfigError(

@@ -50,7 +50,7 @@ class UnknownName(ConfigError):
 
 @lru_cache(maxsize=256)
 def compose(overrides: str = "") -> DictConfig:
-    """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
+    """Compose the config from a string of Hydra overrides; ``choices`` has the choices by name."""
     wanted = split_overrides(overrides)
     try:
         composed = _compose(wanted)
@@ -129,7 +129,7 @@ def key_of(override: str) -> str:
 
 
 def choices_of(override: Override, searched: Sequence[Path] = ()) -> list[str] | None:
-    """Return what a group can be set to, or None if the override chooses nothing of a group.
+    """Return the choices of the override's group, or None if it chooses no group.
 
     ``searched``: folders with more choices than ``conf/`` has.
     """
@@ -161,7 +161,7 @@ def quote(value: str | Path) -> str:
 def compose_unresolved(overrides: list[str]) -> DictConfig:
     """Compose, and replace Hydra's own settings by the choices by name.
 
-    References are left as they are written; what cannot be composed is an `UnknownName`.
+    References stay unresolved; overrides that cannot be composed are an `UnknownName`.
     """
     try:
         return _compose(overrides)
@@ -176,7 +176,7 @@ def _compose(overrides: list[str]) -> DictConfig:
     OmegaConf.set_struct(composed, False)
     OmegaConf.set_readonly(composed, False)
     del composed["hydra"]
-    composed.pop("study", None)  # what is asked of all cells together; a claim's wording makes no other run
+    composed.pop("study", None)  # a study concerns all cells together; its wording makes no other run
     composed.choices = choices
     return composed
 
@@ -195,7 +195,7 @@ def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
 
 
 def _name_truly(overrides: list[str], composed: DictConfig) -> None:
-    """Give what overrides made of a choice its own name, under ``choices`` and in an attack's results."""
+    """Set the true names of changed choices, under ``choices`` and in an attack's results."""
     parsed = parse_overrides(overrides)
     if not any(o.is_delete() or TARGET in str(o.input_line) for o in parsed):
         return
@@ -420,6 +420,6 @@ def _numbers(least: int) -> Callable[[Any], bool]:
 
 
 def _rounds(value: Any) -> bool:
-    # what is left without "last" is numbers, or "all"
+    # without "last" only numbers, or "all", may be left
     listed = [number for number in value if number != "last"] if isinstance(value, list) else value
     return listed == "last" or _numbers(1)(listed)

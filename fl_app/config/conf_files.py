@@ -40,7 +40,7 @@ def entries_of(node: Any, path: tuple[str, ...] = ()) -> Iterator[Entry]:
 
 @lru_cache(maxsize=1)
 def targets() -> dict[str, frozenset[str]]:
-    """Return by the first part of a key which callables some file of ``conf/`` names below it."""
+    """Return the callables that files of ``conf/`` name, by the first part of their key."""
     found: dict[str, set[str]] = {}
     for entry in _entries():
         if entry.path[-1] == TARGET and entry.value != "???" and "${" not in entry.value:
@@ -49,7 +49,7 @@ def targets() -> dict[str, frozenset[str]]:
 
 
 def values(key: str) -> list[Any]:
-    """Return what some file of ``conf/`` has at ``key``, as it is in this process's environment."""
+    """Return the values at ``key`` in the files of ``conf/``, resolved in this process's environment."""
     found = []
     for entry in _entries():
         if entry.key == key:

@@ -32,7 +32,7 @@ _REFERENCE = re.compile(r"\$\{(\.*)([\w.]*)\}")
 
 
 def settle(sent: list[str], own: list[str]) -> str:
-    """Return what is to be composed of a run's overrides and the node's ``own``."""
+    """Return the overrides to compose: a run's, replaced by the node's ``own`` where both set a key."""
     if not own:
         return join_overrides(sent)
     theirs, mine = parse_overrides(sent), parse_overrides(own)

@@ -1,6 +1,6 @@
-"""One job of this project: the run that was asked for, and once more without its defense.
+"""One job: a run, and its baseline without the defense.
 
-A defended run alone cannot say what its defense cost in accuracy. The baseline
+A defended run alone does not show the cost of its defense in accuracy. The baseline
 has the same seed, data and clients; it is trained, not attacked, and lies in the
 run's folder, where the report finds it.
 """

@@ -26,7 +26,7 @@ class Deadline:
         self._end = time.monotonic() + self.seconds
 
     def share_of(self, kind: str) -> float:
-        """Return how many seconds an exchange of a kind may take from now on."""
+        """Return the seconds that an exchange of a kind may take from now on."""
         return max(0.0, self._end - time.monotonic()) * self._shares.get(kind, 1.0)
 
 

@@ -24,7 +24,7 @@ Spent = Mapping[tuple[float, float], int]
 def describe_recovery(
     strategy: FedSGD, sightings: Sequence[Sighting], test: Samples, mse_below: float
 ) -> Recovery | None:
-    """Return the facts behind the bounds: the chance of a guess, and what observers saw of attacked clients.
+    """Return the facts behind the bounds: the chance of a guess, and observers' views of attacked clients.
 
     None without differential privacy.
     """

@@ -9,7 +9,7 @@ from fl_app.types import Update
 
 
 def describe_canaries(strategy: FedSGD, start: Update, results: Results) -> None:
-    """Note epsilon as the run's canaries have it, if there are any; warn if it exceeds the computed one."""
+    """Note epsilon as measured by the run's canaries, if any; warn if it exceeds the computed one."""
     if strategy.canaries is None or strategy.privacy is None:
         return
     cosines = strategy.canaries.cosines(start, strategy.weights)

@@ -120,7 +120,7 @@ class LastingRun:
         self._save(checkpoint)
 
     def end(self, *, finished: bool) -> None:
-        """Let others go on with the run; if it is finished there is nothing to go on with."""
+        """Release the run for a later resume; a finished run has nothing to resume."""
         if self._checkpoint is not None:
             self._checkpoint.close(remove=finished)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Begun:
-    """The request of a round: if nothing more is heard of it, it may have been answered."""
+    """The request of a round; after a crash it may have been answered."""
 
     round: int
     attempt: int

@@ -92,12 +92,12 @@ class Downlink:
         self._held[client] = self.version
 
     def forget(self, client: int) -> None:
-        """Note that ``client`` holds nothing that can be built on."""
+        """Note that ``client`` holds no usable version."""
         self._held.pop(client, None)
 
 
 class FixedDownlink(Downlink):
-    """The values at coordinates that never change; everything else is as in version 0, which all can make."""
+    """The values at fixed coordinates; everything else is as in version 0, which every client can make."""
 
     nothing = 0
 
