@@ -28,7 +28,7 @@ _LOOK_EVERY = 256
 
 @dataclass
 class Tally:
-    """What happened to one decoder's inputs."""
+    """Outcomes of one decoder's inputs."""
 
     name: str
     inputs: int = 0

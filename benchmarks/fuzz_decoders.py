@@ -68,7 +68,7 @@ from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.begun import Begun
 from fl_app.text.folder import read_tokenizer
 from fl_app.text.tokenizer import SIGNS
-from fl_app.types import Truth
+from fl_app.types import Trace, Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change, messages
 from fl_app.wire.messages import MessageError
 
@@ -649,7 +649,7 @@ def _tensor_files(folder: Path) -> list[Path]:
 def _run_folders(folder: Path) -> list[Decoder]:
     weights = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
-    public = Public(10, (1, 4, 4), (0.5,), (0.2,), {"_target_": "x"}, True, 4)
+    public = Public(10, (1, 4, 4), (0.5,), (0.2,), (Trace(withheld="small", kept=0.1),), True, 4)
     sighting = Sighting(
         order=order,
         answer=messages.Answer(1, 0, 1, 2),

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 NUMBERS = (0, 1, 2, 127, 128, 255, 256, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
-"""Where lengths and counts break."""
+"""Numbers at which lengths and counts break."""
 VALUES: tuple[Any, ...] = (
     *(True, -1, 0, 1, 2**31, 2**62, -(2**62), 0.5, -1.0, 1e308, float("nan"), float("inf")),
     *("", "x", "../../x", "9" * 40, "\0", "é", b"", b"\0", b"FWU", [], [1], [0.5], ["x"]),
 )
-"""What a record of Flower's may hold."""
+"""Values that a record of Flower's may hold."""
 JSON_VALUES: tuple[Any, ...] = (
     *(value for value in VALUES if not isinstance(value, bytes)),
     *(None, {}, {"x": 1}, [[]], 10**30, [None], [["x"]], {"_target_": "os.system"}),

@@ -53,7 +53,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (OSError, "keep"),
     (ValueError, "message"),
 )
-"""What a server learns of an error; the first that fits."""
+"""Texts that a server gets for an error; the first match counts."""
 _BUNDLE = re.compile(r"\.([0-9a-f]{8,64})$")
 _Handler = Callable[[Message, Context], Message]
 
@@ -128,7 +128,7 @@ def share(message: Message, context: Context) -> Message:
 @app.query("endorse")
 @_guarded
 def endorse(message: Message, context: Context) -> Message:
-    """Secure aggregation with identities: sign whose vectors came."""
+    """Secure aggregation with identities: sign the list of clients whose vectors arrived."""
     return _secure(ENDORSE, message, context)
 
 
@@ -248,7 +248,7 @@ def _partition(context: Context) -> tuple[int, int]:
 
 
 def _folder(context: Context) -> Path | None:
-    """Return the folder of this client's own, if whoever runs it says so."""
+    """Return this client's own folder, if the node configures one."""
     folder = context.node_config.get("state-dir", os.environ.get("FL_APP_STATE"))
     return Path(str(folder)) if folder else None
 

@@ -17,7 +17,7 @@ class Attacker:
 
     name: str
     forms: Mapping[bool, Callable[..., Any]]
-    """By whether the attack knows of the defense and adapts to it."""
+    """The attack by whether it adapts to the defense."""
     grant_labels: bool
     grant_length: bool
     """Whether the attacker is told the number of tokens behind an update."""
@@ -26,7 +26,7 @@ class Attacker:
     score_trace: Callable[..., Any]
     """From snapshots of a search and the truth to numbers for each."""
     mse_below: float
-    """Of the images of a snapshot: then they count as found."""
+    """Mean squared error below which an image of a snapshot counts as found."""
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
     spell: Callable[[Sequence[int]], str] | None = None

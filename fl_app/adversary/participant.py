@@ -58,7 +58,7 @@ class Participant(PassiveServer):
         super().__init__(**audit | {"clients": self._others})
         self._undo = undo
         self._weights: Update = {}
-        """Of the model that it got last; none if that is not known."""
+        """Weights of the model that it got last; empty if unknown."""
         self._version = -1
         self._round = 0
         self._own: _Own | None = None

@@ -21,7 +21,7 @@ from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
 from fl_app.text import WordPiece
-from fl_app.types import Observation, Truth, Update
+from fl_app.types import Observation, Trace, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
 from fl_app.wire.messages import (
     IDENTIFY,
@@ -70,7 +70,7 @@ class Sighting:
     masked: bool = False
     """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
-    """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
+    """Number of clients whose mean this is (the client is then `SUM`); 0: one client's own update."""
 
     audited: int | None = None
     """Number of samples that an audit revealed."""
@@ -96,7 +96,8 @@ class Public:
     input_shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    defense: Mapping[str, object]
+    defense: tuple[Trace, ...]
+    """Traces of the clients' defense."""
     training: bool
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
@@ -140,7 +141,7 @@ class PassiveServer:
                 if self.attacks(order):
                     add_audit_order(message, self._ask)
                 elif self._masked and self.in_attacked_round(order):
-                    # what is attacked then is the sum, to which all of them belong
+                    # the sum is attacked then, and all of them belong to it
                     add_audit_order(message, replace(self._ask, raw=False))
         return message
 
@@ -188,9 +189,9 @@ class PassiveServer:
         return self.in_attacked_round(order) and _chosen(order.client, self._clients)
 
     def in_attacked_round(self, order: Order) -> bool:
-        """Say whether anybody is attacked in the round of an order.
+        """Say whether any client is attacked in the round of an order.
 
-        A chosen round in which nobody could be attacked is made up for in the next one.
+        A chosen round without an update to attack is replaced by the next one.
         """
         if isinstance(self._rounds, str) or (self._masked and not any(self._allowed.values())):
             return _chosen(order.round, self._rounds)
@@ -291,8 +292,7 @@ def observe(
 ) -> Observation:
     """Return the attacker's observation of the update as sent, or as it was before the defense.
 
-    ``history`` is what it saw of the same client before; of updates before the defense
-    there is none.
+    ``history`` are its earlier observations of the same client; an undefended update has none.
     """
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
     device = next(template.parameters()).device

@@ -1,4 +1,4 @@
-"""How far a model has moved between two orders, tensor by tensor."""
+"""Movement of a model between two orders, tensor by tensor."""
 
 from __future__ import annotations
 

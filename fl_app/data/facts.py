@@ -84,7 +84,7 @@ class Facts:
 
 
 def facts_of(dataset: Dataset) -> Facts:
-    """Return what clients must know of ``dataset`` to train on other samples of its kind."""
+    """Return the facts on ``dataset`` that clients need to train on samples of their own."""
     return Facts(
         class_names=dataset.class_names,
         in_shape=dataset.in_shape,

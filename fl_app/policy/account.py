@@ -1,4 +1,4 @@
-"""What a node has answered and spent, over all runs: plain data, and a file that survives the process."""
+"""Account of a node's answers and privacy costs over all runs, in a file that survives the process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Account:
     answers: int = 0
     runs: dict[str, RunAccount] = field(default_factory=dict)
     spent: dict[str, list[list[float]]] = field(default_factory=dict)
-    """By delta: sampling rate, noise multiplier and steps of releases."""
+    """Sampling rate, noise multiplier and steps of releases, by delta."""
 
     def open(self, number: int, key: str | None, plan: str) -> RunAccount:
         """Return the account of a run, which Flower calls ``number`` and which calls itself ``key``.

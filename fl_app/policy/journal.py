@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 8 << 20
-"""Of one file; the file before is kept beside it."""
+"""Most bytes of one file; the previous file is kept beside it."""
 MOST_FILES = 4
 
 

@@ -51,7 +51,7 @@ class RunPlan:
         return min(self.batch_size or samples, samples)
 
     def steps_of(self, samples: int) -> int:
-        """Return how many local steps a round of a client with so many samples takes."""
+        """Return the number of local steps in a round of a client with so many samples."""
         if self.steps is not None or self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-samples // max(1, self.batch_of(samples)))
@@ -83,7 +83,7 @@ class Ask:
     model: str
     model_hash: str
     cohort: int | None = None
-    """How many take part, if the order says so."""
+    """Number of participants, if the order names it."""
     audit: AuditAsk | None = None
 
 

@@ -128,7 +128,7 @@ class Attack(SparseRow):
     labels: dict[str, Score] | None = None
     """`precision`, `recall`, `f1` and `exact` of the labels that were not granted."""
     matching: list[Whole | None] | None = None
-    """For each true image, the position of its reconstruction."""
+    """Position of the reconstruction of each true image."""
     token_accuracy: float | None = None
     token_exact: float | None = None
     token_error_rate: float | None = None
@@ -197,7 +197,7 @@ class Attack(SparseRow):
 
     @property
     def label_scores(self) -> Mapping[str, float]:
-        """The scores of labels; empty if there are none."""
+        """Scores of labels; empty without any."""
         return self.labels or {}
 
     @property
@@ -235,7 +235,7 @@ class Attack(SparseRow):
         return inside(self._folder, getattr(self, key))
 
     def scores(self, metric: str) -> Sequence[float | None]:
-        """Return the scores of its images; empty if there are none."""
+        """Return the scores of its images; empty without images."""
         values: Scores | None = getattr(self, metric)
         return values or []
 

@@ -38,7 +38,7 @@ class GalleryRow:
     title: str
     original: Image.Image | None
     shots: dict[str, Shot]
-    """By column, such as `with the defense`."""
+    """Pictures by column, such as `with the defense`."""
     of_sum: bool = False
     """Whether it was rebuilt from the sum of several clients."""
 
@@ -75,7 +75,7 @@ def column_names(rows: Iterable[GalleryRow]) -> list[str]:
 
 
 def picture_caption(attack: Attack, position: int) -> str:
-    """Return the scores of one image, as they stand below it."""
+    """Return the scores of one image, for its caption."""
     scores = [
         f"{prefix}{metric.show(value)}"
         for metric, prefix in ((PSNR, ""), (SSIM, "SSIM "))
@@ -152,7 +152,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
 
 
 def _column(run: Run, attack: Attack) -> str:
-    # how many clients a sum has stands beside its original: it may be another number in another round
+    # the original's caption has the sum's number of clients, which may differ between rounds
     name = "from the sum" if _is_sum(attack) else update_words(run, attack)
     return f"{name}, adaptive attacker" if attack.adaptive else name
 

@@ -5,9 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_app.adversary import liars
 from fl_app.client_app import app
-from fl_app.config import compose as compose_module
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
 from fl_app.config.trust import WHOLE
@@ -167,7 +165,3 @@ def test_a_model_and_data_of_ones_own_are_built_like_any_other():
     parts.strategy.start(grid=grid, initial_arrays=hold(parts.model.state_dict()), num_rounds=2)
     assert [record.clients for record in parts.strategy.records] == [4, 4]
     assert parts.spec.target == "own_parts.tiny_model"
-
-
-def test_the_lies_of_the_config_are_those_that_clients_can_tell():
-    assert compose_module.LIES == liars.LIES

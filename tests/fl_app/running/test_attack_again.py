@@ -129,7 +129,7 @@ def test_a_file_that_was_damaged_or_made_up_is_named(tmp_path):
     public = folder / "public.json"
     facts = json.loads(public.read_text())
     public.write_text(json.dumps(facts | {"version": 9}))
-    with pytest.raises(ValueError, match=r"public\.json: cannot be read: version must be 1, got 9"):
+    with pytest.raises(ValueError, match=r"public\.json: cannot be read: version must be 2, got 9"):
         load_sightings(tmp_path)
 
 
