@@ -13,7 +13,7 @@ from PIL import Image
 
 from fl_app.report.charts.tiles import read_tiles
 from fl_app.report.data.attack_settings import differing_settings
-from fl_app.report.data.outcome import Outcome, grade
+from fl_app.report.data.outcome import Outcome, grade_picture
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
 from fl_app.results import Attack, Run
@@ -143,7 +143,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
             shots[_free_name(_column(run, attack), shots)] = Shot(
                 tile=tiles[position] if position < len(tiles) else None,
                 caption=picture_caption(attack, position),
-                outcome=grade(_at(attack.scores("ssim"), position)),
+                outcome=grade_picture(attack, position),
                 worst=(id(attack), position) in worst,
             )
         title = _title(run, case[0], position, count)

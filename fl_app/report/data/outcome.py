@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from itertools import zip_longest
 
 from fl_app.results import Attack
 
 RECOGNISABLE_FROM, DEGRADED_FROM = 0.5, 0.3
 """SSIM, share of tokens or F1 of labels; papers call pictures above 0.5 recognisable."""
+CLOSE_FROM = 25.0
+"""PSNR in dB above which a picture counts as recognisable whatever its SSIM is."""
 THRESHOLDS = (
-    f"Recognisable: SSIM (text: share of right tokens, labels: F1) of at least {RECOGNISABLE_FROM}; "
+    f"Recognisable: SSIM (text: share of right tokens, labels: F1) of at least {RECOGNISABLE_FROM}, "
+    f"or PSNR of at least {CLOSE_FROM:g} dB; "
     f"degraded: at least {DEGRADED_FROM}; below that, not recognisable. The thresholds are ours."
 )
 
@@ -36,8 +40,28 @@ class Outcome(StrEnum):
         return {"recognisable": "▲", "degraded": "◆", "not recognisable": "●"}.get(self.value, "–")
 
 
-def grade(score: float | None) -> Outcome:
-    """Return the grade of one score between 0 and 1."""
+def grade_picture(attack: Attack, position: int) -> Outcome:
+    """Return the grade of one picture of an attack."""
+    scores = _pictures(attack)
+    return _grade(scores[position] if position < len(scores) else None)
+
+
+def outcome_of(attacks: Iterable[Attack]) -> Outcome:
+    """Return the grade of the attacker's best result over all attacks."""
+    return _grade(max((score for attack in attacks for score in _scores(attack)), default=None))
+
+
+def count_recognised(attacks: Iterable[Attack]) -> tuple[int, int]:
+    """Return how many attacked pictures the best attack on each left recognisable, and how many there are."""
+    best: dict[tuple[object, ...], float] = {}
+    for attack in attacks:
+        for position, score in enumerate(_pictures(attack)):
+            place = (attack.round, attack.client, position)
+            best[place] = max(best.get(place, 0.0), score or 0.0)
+    return sum(score >= RECOGNISABLE_FROM for score in best.values()), len(best)
+
+
+def _grade(score: float | None) -> Outcome:
     if score is None:
         return Outcome.UNKNOWN
     if score >= RECOGNISABLE_FROM:
@@ -45,24 +69,14 @@ def grade(score: float | None) -> Outcome:
     return Outcome.DEGRADED if score >= DEGRADED_FROM else Outcome.HIDDEN
 
 
-def outcome_of(attacks: Iterable[Attack]) -> Outcome:
-    """Return the grade of the attacker's best result over all attacks."""
-    scores = [score for attack in attacks for score in _scores(attack)]
-    return grade(max(scores, default=None))
-
-
-def count_recognised(attacks: Iterable[Attack]) -> tuple[int, int]:
-    """Return how many attacked pictures the best attack on each left recognisable, and how many there are."""
-    best: dict[tuple[object, ...], float] = {}
-    for attack in attacks:
-        for position, score in enumerate(attack.scores("ssim")):
-            place = (attack.round, attack.client, position)
-            best[place] = max(best.get(place, 0.0), 0.0 if score is None else score)
-    return sum(score >= RECOGNISABLE_FROM for score in best.values()), len(best)
+def _pictures(attack: Attack) -> list[float | None]:
+    """Return a score between 0 and 1 for each picture: SSIM, or 1 where PSNR alone says enough."""
+    pairs = zip_longest(attack.scores("ssim"), attack.scores("psnr"))
+    return [1.0 if psnr is not None and psnr >= CLOSE_FROM else ssim for ssim, psnr in pairs]
 
 
 def _scores(attack: Attack) -> list[float]:
-    found = [score for score in attack.scores("ssim") if score is not None]
+    found = [score for score in _pictures(attack) if score is not None]
     if not found:
         found = [
             value for value in (attack.token_accuracy, attack.label_scores.get("f1")) if value is not None

@@ -50,8 +50,7 @@ def _card(name: str, question: str, *children: Child, outcome: Outcome | None = 
     )
     return element(
         "article",
-        element("h2", question),
-        element("p", grade),
+        element("h2", question, " ", grade),
         *children,
         class_=f"card {outcome.look}",
         data_card=name,

@@ -17,7 +17,6 @@ def summary_lines(run_dir: Path) -> list[str]:
     """Return what leaked, how good the model got, and what travelled."""
     run = load_run(run_dir)
     return [
-        verdict_sentence(run),
         *_leak("before the defense", of_update(run, "undefended")),
         *_leak(_sent_words(run), as_sent(run)),
         *_leak(f"of {MASKED}, which is noise", of_update(run, "masked")),
@@ -27,6 +26,7 @@ def summary_lines(run_dir: Path) -> list[str]:
         *([] if run.totals.wer is None else [f"word error rate: {format_percent(run.totals.wer)}"]),
         _bytes(run),
         *_epsilon(run),
+        verdict_sentence(run),
     ]
 
 

@@ -26,7 +26,7 @@ def test_with_secure_aggregation_the_sum_is_what_was_sent(tmp_path):
         result["attacks"].append({**total, "summed": 4, "psnr": None, "ssim": None})
 
     lines = summary_lines(write_run(tmp_path / "run", rounds=2, change=change))
-    before, sent, masked, accuracy, _ = lines
+    before, sent, masked, accuracy, *_ = lines
     assert before.startswith("leak before the defense: PSNR 30.00 dB")
     words = "leak as sent (fl_top + dp=client + secagg=on), the sum of 3 clients: PSNR 13.25 dB"
     assert sent.startswith(words)
