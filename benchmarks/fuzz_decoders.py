@@ -901,7 +901,7 @@ def _policies(folder: Path) -> list[Decoder]:
         {"models": ["mlp"], "defenses": [rule], "orders": {"total": 9}, "audit": {"bundles": ["ab" * 32]}}
     )
     toml = (
-        b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = { k1 = 0.05 }\n[audit]\nruns = [7]\n"
+        b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = {k1 = 0.05}\n[audit]\nruns = []\n"
     )
     account = Account()
     run = account.open(7, "key", "plan")

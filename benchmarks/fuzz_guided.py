@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fuzz_guided --inputs 10000000``: inputs that follow the decoders' branches (atheris).
+"""``python -m benchmarks.fuzz_guided --inputs 1000000``: inputs that follow the decoders' branches (atheris).
 
 Same decoders, refusals and memory limit as `benchmarks.fuzz`. Each decoder has a process of its own, whose
 inputs grow out of those that reached new lines of ``fl_app``. A process that dies counts as a defect.
