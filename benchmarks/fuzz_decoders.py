@@ -900,9 +900,7 @@ def _policies(folder: Path) -> list[Decoder]:
     wanted = Policy.model_validate(
         {"models": ["mlp"], "defenses": [rule], "orders": {"total": 9}, "audit": {"bundles": ["ab" * 32]}}
     )
-    toml = (
-        b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = {k1 = 0.05}\n[audit]\nruns = []\n"
-    )
+    toml = b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = {k1 = 0.05}\n[audit]\nruns = []\n"
     account = Account()
     run = account.open(7, "key", "plan")
     account.locate(run, 1, "ab/0.5/10")
