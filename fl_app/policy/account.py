@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -141,7 +140,7 @@ class Account:
 
     def to_json(self) -> str:
         """Return a text from which `from_json` makes the same account."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return _ACCOUNT.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Account:
