@@ -17,8 +17,10 @@ VALUES: tuple[Any, ...] = (
 """Values that a record of Flower's may hold."""
 JSON_VALUES: tuple[Any, ...] = (
     *(value for value in VALUES if not isinstance(value, bytes)),
-    *(None, {}, {"x": 1}, [[]], 10**30, [None], [["x"]], {"_target_": "os.system"}),
+    *(None, {}, {"x": 1}, [[]], 10**30, 10**400, [None], [["x"]], {"_target_": "os.system"}),
 )
+DEEPEST = 5000
+"""Brackets within brackets: more than Python's stack has."""
 LONGEST = 1 << 16
 """Bytes; damage must not make an input grow without end."""
 
@@ -76,6 +78,11 @@ def _insert(out: bytearray, others: Sequence[bytes], draw: random.Random) -> Non
     out[at:at] = draw.randbytes(draw.randint(1, 8))
 
 
+def _nest(out: bytearray, others: Sequence[bytes], draw: random.Random) -> None:
+    at = draw.randrange(len(out) + 1)
+    out[at:at] = draw.choice((b"[", b'{"":', b"{a: ", b"- ")) * DEEPEST
+
+
 def _splice(out: bytearray, others: Sequence[bytes], draw: random.Random) -> None:
     other = draw.choice(others)
     out[draw.randrange(len(out) + 1) :] = other[draw.randrange(len(other) + 1) :]
@@ -83,7 +90,7 @@ def _splice(out: bytearray, others: Sequence[bytes], draw: random.Random) -> Non
 
 _CHANGES: tuple[Callable[[bytearray, Sequence[bytes], random.Random], None], ...] = (
     *(_flip, _flip, _replace, _replace, _write_number, _write_number),
-    *(_cut_end, _cut_out, _repeat, _insert, _splice),
+    *(_cut_end, _cut_out, _repeat, _insert, _nest, _splice),
 )
 
 

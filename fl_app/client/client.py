@@ -19,7 +19,6 @@ from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.policy import Refusal, RunPlan
 from fl_app.privacy import ClientLevel, Release
-from fl_app.privacy.draws import OwnDraws
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -275,7 +274,7 @@ class Client:
     def _draws(self, order: Order, purpose: str) -> torch.Generator:
         """Return random numbers: by the run's seed, or the operating system's if the run is not trusted."""
         if self.guard is not None:
-            return OwnDraws()
+            return self.guard.draws
         return generator_for(self.parts.seed, order.round, self.client, purpose)
 
     def _context(self, order: Order, start: Start) -> RoundContext:

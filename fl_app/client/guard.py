@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -28,6 +29,7 @@ from fl_app.policy import (
     check_work,
 )
 from fl_app.privacy import Release
+from fl_app.privacy.draws import OwnDraws
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.types import Update
 from fl_app.wire.messages import LocationQuery, Parcel, Reply
@@ -75,6 +77,11 @@ class Guard:
     since: int = field(init=False)
     size: int = field(init=False, default=0)
     """Bytes of the answer, for the log."""
+
+    @cached_property
+    def draws(self) -> OwnDraws:
+        """The order's own random numbers, which no server can draw again."""
+        return OwnDraws()
 
     def accept(self, parcel: Parcel, kind: str) -> None:
         """Refuse an order that the policy does not allow, whatever it would be answered from."""

@@ -61,7 +61,7 @@ class VectorClient(Client):
         guarded = self.guard is not None
         kept = ClientState(
             # a guarded client compares the next model with them
-            weights=start.weights if guarded and not self._secretive else {},
+            weights=start.weights if guarded and self.parts.privacy is None else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,

@@ -79,7 +79,7 @@ class Facts:
                 vocabulary=_vocabulary(plain["vocabulary"], class_names),
                 masked=None if plain["masked"] is None else float(plain["masked"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"Facts: {text[:80]!r} cannot be read: {error!r}") from error
 
 

@@ -61,7 +61,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             for text in file:
                 try:
                     line = json.loads(text)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     continue  # cut short when the machine died
                 if isinstance(line, dict):
                     yield line

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 
@@ -56,7 +57,7 @@ class RunPlan:
             return self.steps or 1
         return self.epochs * -(-samples // max(1, self.batch_of(samples)))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Tell this plan from others."""
         text = json.dumps(asdict(self), sort_keys=True, default=str)

@@ -229,7 +229,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
             f"resume: {folder} has no checkpoint: the run is finished, was cut short before its first one, "
             "or was made with checkpoint=false"
         ) from error
-    except (DamagedFile, TypeError, AttributeError, KeyError, ValueError) as error:
+    except (DamagedFile, TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
         raise ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew") from error
     return saved, begun
 
