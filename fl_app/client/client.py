@@ -18,7 +18,7 @@ from fl_app.client.state import ClientState, Work
 from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.policy import Refusal, RunPlan
-from fl_app.privacy import ClientLevel, Release
+from fl_app.privacy import ClientNoise, Release
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -76,7 +76,7 @@ class ClientParts:
     """The weights that the run starts from, which every client can make by itself."""
     settings: str = ""
     """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
-    privacy: ClientLevel | None = None
+    privacy: ClientNoise | None = None
     secure: SecureSettings | None = None
     training: bool = True
     bn: str = "sync"

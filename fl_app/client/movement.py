@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,9 +34,9 @@ def movement(before: Update, after: Update) -> float:
     return largest
 
 
-def _norms(tensors: list[Tensor]) -> list[float]:
+def _norms(tensors: Sequence[Tensor]) -> list[float]:
     """Return the norm of each tensor, in one pass over all."""
-    return [] if not tensors else torch.stack(torch._foreach_norm(tensors)).tolist()
+    return [] if not tensors else torch.stack(torch._foreach_norm(list(tensors))).tolist()
 
 
 def _size(name: str, model: Update, norms: Mapping[str, float]) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
-from fl_app.privacy import ClientLevel, NoiseGrid, Release
+from fl_app.privacy import ClientNoise, NoiseGrid, Release
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -185,7 +185,7 @@ class VectorClient(Client):
         generator = self._generator(parcel.order.round, parcel.attempt)
         return privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
 
-    def _cohort(self, privacy: ClientLevel, cohort: int) -> int:
+    def _cohort(self, privacy: ClientNoise, cohort: int) -> int:
         if cohort > privacy.largest_cohort:
             raise MessageError(
                 f"client {self.client}: shares its noise with {privacy.largest_cohort} clients at most, "
@@ -196,7 +196,7 @@ class VectorClient(Client):
         return cohort
 
     @property
-    def _privacy(self) -> ClientLevel | None:
+    def _privacy(self) -> ClientNoise | None:
         """The mechanism; a client that does not trust the run takes the operating system's noise."""
         privacy = self.parts.privacy
         return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)

@@ -10,6 +10,7 @@ import torch
 
 from fl_app.adversary.passive import SUM, Sighting
 from fl_app.data import Samples
+from fl_app.privacy import TurnAccount
 from fl_app.privacy.reconstruction import Exposure, exposure_of, prior_success, reconstruction_bound
 from fl_app.results import Attack, Exposed, Recovery
 from fl_app.strategies import FedSGD
@@ -126,6 +127,8 @@ def _exposure(
         signals = strategy.account.server
         signal = max(signals.values(), default=None) if client == SUM else signals.get(client)
         return None if signal is None else Exposure(signal, discrete=strategy.privacy.thresholds)
+    if isinstance(strategy.account, TurnAccount):
+        return Exposure(strategy.account.signal)
     # the participant knows its own share of the noise; of the smallest cohort that share is largest
     cohort = min((row.clients for row in strategy.records if row.clients and row.clients > 1), default=2)
     unknown = math.sqrt(1 - 1 / cohort)

@@ -82,7 +82,12 @@ def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
         notes.append(
             "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
         )
-    if privacy is not None and not privacy.thresholds:
+    if privacy is not None and privacy.separation is not None:
+        notes.append(
+            "differential privacy: the server adds the noise and sees each vector without it: epsilon "
+            "holds against observers of the models, and nothing protects from the server"
+        )
+    elif privacy is not None and not privacy.thresholds:
         notes.append(
             "differential privacy: without secure aggregation the server sees each client's vector with that "
             "client's own small share of the noise: epsilon_server, not epsilon, says what it learns"

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 
-from fl_app.privacy import ClientAccount, ClientLevel, Ledger, NoiseShares, Release
+from fl_app.privacy import (
+    ClientAccount,
+    ClientLevel,
+    ClientNoise,
+    Ledger,
+    NoiseShares,
+    Release,
+    TakeTurns,
+    TurnAccount,
+)
 from fl_app.secagg import smallest_threshold
 from fl_app.storage.tree_file import Tree
 
@@ -125,3 +134,49 @@ class CohortCharges:
         """Go on from what `history` returned."""
         self.account.models = Ledger(**history["models"])
         self.account.server = history["server"]
+
+
+class TurnCharges:
+    """The cost of rounds in which clients take turns and the server adds the noise."""
+
+    def __init__(self, privacy: TakeTurns) -> None:
+        self.privacy = privacy
+        self.account: TurnAccount = privacy.account()
+
+    def shares(self, cohort: int) -> NoiseShares:
+        """Return the noise of a cohort: none."""
+        return self.privacy.shares(max(cohort, 1), None)
+
+    def allows(self) -> bool:
+        """Say whether one more round stays within the budget."""
+        return self.account.allows()
+
+    def after(self) -> float:
+        """Return the epsilon that there would be after one more round."""
+        return self.account.after()
+
+    def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
+        """Charge a round to the clients whose turn it was."""
+        self.account.charge(drawn)
+
+    def charge_lost(self, clients: Collection[int]) -> None:
+        """Charge a round that was cut short."""
+        self.account.charge_lost(clients)
+
+    def history(self) -> dict[str, Tree]:
+        """Return the books as plain values."""
+        return {"rounds": self.account.rounds, "lost": self.account.lost, "server": self.account.server}
+
+    def restore(self, history: Mapping[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self.account.rounds, self.account.lost = history["rounds"], history["lost"]
+        self.account.server = history["server"]
+
+
+def charges_of(privacy: ClientNoise) -> CohortCharges | TurnCharges:
+    """Open the books of a run."""
+    if isinstance(privacy, TakeTurns):
+        return TurnCharges(privacy)
+    if isinstance(privacy, ClientLevel):
+        return CohortCharges(privacy)
+    raise TypeError(f"charges_of: expected ClientLevel or TakeTurns, got {type(privacy).__name__}")

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
-from fl_app.privacy import ClientAccount, ClientLevel
+from fl_app.privacy import ClientAccount, ClientNoise, TurnAccount
 from fl_app.results import Round
 from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
@@ -71,7 +71,7 @@ class FedSGD(Strategy):
 
     sends_changes: ClassVar[bool] = False
     """Whether an update is a change of the weights, not a gradient."""
-    privacy: ClientLevel | None = None
+    privacy: ClientNoise | None = None
     """Client-level differential privacy; None without it."""
     canaries: Canaries | None = None
     """Canaries that measure it; None without any."""
@@ -158,7 +158,7 @@ class FedSGD(Strategy):
         return self.exchange.downlink
 
     @property
-    def account(self) -> ClientAccount | None:
+    def account(self) -> ClientAccount | TurnAccount | None:
         """Account of client-level privacy; None without it."""
         return None
 

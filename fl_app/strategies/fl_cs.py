@@ -20,6 +20,8 @@ class FLCS(FLStd):
     the sparse change only once a round. The whole model goes down.
     """
 
+    keeps_sketch = False
+
     def __init__(self, *args: Any, share: float, **kwargs: Any) -> None:
         super().__init__(*args, scheme=measurements(share), **kwargs)
 

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
+from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, TakeTurns, TurnAccount
 from fl_app.results import Exchange, Privacy, SecureSum
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
@@ -21,7 +21,7 @@ from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
-from fl_app.strategies.charges import CohortCharges
+from fl_app.strategies.charges import charges_of
 from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.secure import SecureAggregation
@@ -61,6 +61,8 @@ class FLStd(FedAvg):
     """Coordinates agreed on once for all rounds, if any."""
     voted_in: int | None = None
     """Round of the vote on them; None: the server chose."""
+    keeps_sketch = True
+    """Whether clients send the same coordinates in every round."""
     bound_sketches = 1
     """Number of rounds over whose sketches the clipping bound is taken."""
 
@@ -68,7 +70,7 @@ class FLStd(FedAvg):
         self,
         *args: Any,
         public: PublicRound,
-        privacy: ClientLevel | None = None,
+        privacy: ClientNoise | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
         settings: str = "",
@@ -83,10 +85,17 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        if isinstance(privacy, TakeTurns) and not self.keeps_sketch:
+            raise ValueError(
+                f"{type(self).__name__}: noise that is correlated over rounds (dp=ftrl) needs the same "
+                "coordinates in every round: take defense=fl_std, or fl_top with coordinates=public"
+            )
+        self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
+        """The noise of all rounds, if it is correlated."""
         self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
-        self.cohort_charges = None if privacy is None else CohortCharges(privacy)
+        self.cohort_charges = None if privacy is None else charges_of(privacy)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
@@ -102,7 +111,7 @@ class FLStd(FedAvg):
         """Grid of the noise of a secure round."""
 
     @property
-    def account(self) -> ClientAccount | None:
+    def account(self) -> ClientAccount | TurnAccount | None:
         """Account of client-level privacy."""
         return None if self.cohort_charges is None else self.cohort_charges.account
 
@@ -134,7 +143,9 @@ class FLStd(FedAvg):
                 replayable=privacy.replayable,
                 mechanism=privacy.mechanism,
                 adjacency=privacy.adjacency,
-                accountant=privacy.accountant,
+                accountant=privacy.accounted_by,
+                separation=privacy.separation,
+                honest=privacy.assumed_honest,
             ),
         )
 
@@ -150,6 +161,7 @@ class FLStd(FedAvg):
         return super().history() | {
             "cohort_charges": None if self.cohort_charges is None else self.cohort_charges.history(),
             "secure_run": None if self.aggregation is None else self.aggregation.run,
+            "noise": None if self.noise_stream is None else self.noise_stream.past,
             "hashes": [self.start_hash, self.coordinates_hash],
         }
 
@@ -163,6 +175,8 @@ class FLStd(FedAvg):
         super().restore(history)
         if self.cohort_charges is not None:
             self.cohort_charges.restore(history["cohort_charges"])
+        if self.noise_stream is not None:
+            self.noise_stream.past = [noise.cpu() for noise in history["noise"]]
         if self.aggregation is not None:
             self.aggregation.run = history["secure_run"]
 
@@ -178,7 +192,7 @@ class FLStd(FedAvg):
         """Return the sketch that clients send in a round."""
         return self._scheme(self.total_entries, round_seed(self._seed, server_round), None)
 
-    def bound(self, privacy: ClientLevel) -> float:
+    def bound(self, privacy: ClientNoise) -> float:
         """Return the largest L2 norm of a vector: as configured, or measured on public samples."""
         sketches = (self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
         # a config may have a whole number, which a plan cannot hold
@@ -187,11 +201,12 @@ class FLStd(FedAvg):
     # The round.
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
-        """Return the participants: by independent coins, or a set number; a `BudgetSpent` ends the run."""
-        if self.privacy is None or self.privacy.sampling == "fixed":
+        """Return the participants, by the mechanism's own rule; a spent budget is a `BudgetSpent`."""
+        if self.privacy is None or self.privacy.fixed_size:
             drawn = super().draw(clients, server_round)
         else:
-            drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
+            coins = generator_for(self._seed, server_round, SERVER, "cohort")
+            drawn = self.privacy.draw(clients, coins, server_round)
         charges = self.cohort_charges
         if charges is not None and not charges.allows():
             raise BudgetSpent(
@@ -337,17 +352,26 @@ class FLStd(FedAvg):
         return len(drawn)
 
     def _complete_noise(self, total: RunningSum, counted: int) -> None:
-        """Add the noise of the clients whose vectors are missing in a sum, which may be empty."""
-        privacy, charges = self.privacy, self.cohort_charges
-        if privacy is None or charges is None or counted == self._cohort > 0:
+        """Add the noise that no client added to a sum, which may be empty."""
+        noise = self._server_noise(counted)
+        if noise is None:
             return
-        deviation = self.clip * charges.shares(self._cohort).missing(counted)
-        noise = privacy.missing(self.sketch.size, deviation=deviation, generator=self._noise_generator())
         like = next(iter(self.weights.values()))
         if counted:
             total.value[VALUES] += noise.to(total.value[VALUES])
         else:
             total.value = {VALUES: noise.to("cpu", like.dtype)}
+
+    def _server_noise(self, counted: int) -> Tensor | None:
+        """Return the noise of those whose vector is not in a sum, or all of it if clients add none."""
+        privacy, charges, stream = self.privacy, self.cohort_charges, self.noise_stream
+        if privacy is None or charges is None or (stream is None and counted == self._cohort > 0):
+            return None
+        multiplier = charges.shares(self._cohort).missing(counted) if stream is None else privacy.sigma
+        noise = privacy.missing(
+            self.sketch.size, deviation=self.clip * multiplier, generator=self._noise_generator()
+        )
+        return noise if stream is None else stream.advance(noise)
 
     def _missing_noise(self, counted: int) -> Tensor | float:
         """Return the noise of the participants of a secure round whose vector is not in the sum."""

@@ -204,6 +204,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _epsilon(run: Run) -> float | None:
     totals = run.totals
+    if run.privacy is not None and run.privacy.separation:
+        return None  # nothing bounds what the server learns
     return totals.epsilon if totals.epsilon_server is None else totals.epsilon_server
 
 

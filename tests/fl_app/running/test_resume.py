@@ -33,6 +33,7 @@ FAMILIES = {
     "fl_top": f"{PRIVATE} defense=fl_top share=0.1 fraction=0.8",
     "vote": f"{PRIVATE} defense=fl_top coordinates=vote share=0.1 fraction=0.8",
     "fl_basic": f"{VECTORS} defense=fl_basic share=0.1",
+    "ftrl": f"{VECTORS} dp=ftrl dp.epsilon=9 defense=fl_top share=0.1 fraction=0.333",
     "sync": "model=convnet model.width=4 defense=none strategy=fed_avg bn=sync",
     "local": "model=convnet model.width=4 defense=none strategy=fed_avg bn=local",
     "dp_sgd": f"{MLP} defense=dp_sgd",
