@@ -16,7 +16,7 @@ def expected_bytes(survivors):
     """Return bytes up and down by exchange, from the table in docs/secure-aggregation.md."""
     n = u = CLIENTS
     up = (114, 82 + 126 * u, 50 + SIZE * BITS // 8, 50 + 33 * u)
-    down = (96 + 4 * n, 54 + 68 * u, 54 + 130 * u, 58 + 4 * survivors)
+    down = (108 + 4 * n, 54 + 68 * u, 58 + 130 * u, 58 + 4 * survivors)
     return [tuple(in_flower(size) for size in way) for way in (up, down)]
 
 

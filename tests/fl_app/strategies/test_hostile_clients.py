@@ -213,9 +213,9 @@ def test_who_spoils_a_secure_round_beyond_doubt_is_excluded_from_the_next(places
     assert federated.strategy.aggregation.excluded == {LIAR}
 
 
-def test_one_complaint_excludes_nobody():
+def test_one_complaint_excludes_nobody_and_keeps_nobody_out():
     federated, _ = train(SECURE, {LIAR: flips(envelope(0))}, kind=SHARE)
-    assert [record.clients for record in federated.strategy.records] == [4, 4]
+    assert [record.clients for record in federated.strategy.records] == [5, 5]
     assert not federated.strategy.aggregation.excluded
 
 
