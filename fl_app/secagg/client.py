@@ -327,7 +327,7 @@ def _check_survivors(stage: Holding, listed: Sequence[int]) -> None:
 
 def _split(secret: bytes, terms: Terms, holders: Sequence[int]) -> list[bytes]:
     points = [terms.point(holder) for holder in holders]
-    shares = split_secret(int.from_bytes(secret, "little"), threshold=terms.threshold, points=points)
+    shares = split_secret(int.from_bytes(secret, "little"), threshold=terms.quorum, points=points)
     return [value.to_bytes(SHARE_BYTES, "little") for value in shares]
 
 

@@ -109,10 +109,10 @@ def test_terms_with_a_graph_survive_their_bytes():
 # ---- the circles
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.sets(st.integers(0, 2**32 - 2), min_size=8, max_size=60), st.integers(1, 3), st.binary(max_size=8))
+@settings(max_examples=20, deadline=None)
+@given(st.sets(st.integers(0, 2**32 - 2), min_size=8, max_size=30), st.integers(1, 3), st.binary(max_size=8))
 def test_neighbours_are_mutual_and_as_many_as_agreed(clients, half, seed):
-    graph = Graph(sorted(clients), seed, Neighbourhood(2 * half, 2 * half, 2 * half + 2))
+    graph = Graph(sorted(clients), seed, Neighbourhood(2 * half, 2 * half + 1, 2 * half + 2))
     for client in clients:
         circle = graph.circle(client)
         assert len(circle) == 2 * half + 1
@@ -164,7 +164,7 @@ class Trusting(Cohort):
 
 @st.composite
 def sparse_rounds(draw):
-    count = draw(st.integers(6, 16))
+    count = draw(st.integers(6, 12))
     clients = sorted(draw(st.sets(st.integers(0, 2**32 - 2), min_size=count, max_size=count)))
     degree = 2 * draw(st.integers(1, (count - 2) // 2))
     quorum = draw(st.integers(degree // 2 + 2, degree + 1))
@@ -174,19 +174,20 @@ def sparse_rounds(draw):
     return terms, {client: draw(st.sampled_from(UNSIGNED)) for client in gone}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sparse_rounds(), st.integers(0, 2**32))
 def test_the_sum_is_that_of_the_survivors_or_there_is_none(round, seed):
     terms, drops = round
     random = np.random.default_rng(seed)
     cohort = Trusting({client: random.normal(0, 1.5, terms.size) for client in terms.participants})
     server = SecureRound(terms)
-    try:
-        total = play(terms, cohort, drops=drops, server=server)
-    except (RoundFailed, ProtocolError) as error:
-        # with all there is always a sum; a client refuses if too few of its neighbours are left
-        assert drops, error
-        return
+    if not drops:
+        total = play(terms, cohort, server=server)
+    else:
+        try:
+            total = play(terms, cohort, drops=drops, server=server)
+        except (RoundFailed, ProtocolError):  # too few are left, among all or of some client's neighbours
+            return
     survivors = [client for client in terms.participants if drops.get(client, "unmask") == "unmask"]
     assert list(total.survivors) == survivors
     assert total.words.tolist() == plain_sum(terms, cohort.vectors, survivors)
@@ -230,7 +231,9 @@ def test_a_server_cannot_say_that_a_clients_neighbours_are_gone(holding):
         survivors = tuple(client for client in range(30) if client not in near[:missing])
         request = Request(survivors).to_bytes(terms)
         if refused:
-            with pytest.raises(ProtocolError, match="client 0: survivor list: .* 7 of its neighbours, got 6"):
+            with pytest.raises(
+                ProtocolError, match=r"client 0: survivor list: .* 7 of its neighbours, got 6"
+            ):
                 unmask(cohort.states[0], request)
         else:
             unmask(cohort.states[0], request)
