@@ -162,8 +162,9 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
     if settings is None:
         raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
     crowd = max(settings.min_clients, _policy(context).min_cohort)
-    settings = replace(settings, min_clients=crowd)
-    member = SecureMember(settings, client, context.state)
+    apart = _policy(context).secure_aggregation.min_difference
+    settings = replace(settings, min_clients=crowd, min_difference=apart)
+    member = SecureMember(settings, client, context.state, _folder(context))
     return Message(pack_secure(member.answer(kind, unpack_secure(message))), reply_to=message)
 
 

@@ -9,6 +9,7 @@ from fl_app.secagg.fixed_point import FixedPoint, fit_fixed_point
 from fl_app.secagg.graph import Assumptions, Neighbourhood, fit_neighbourhood, most_colluding
 from fl_app.secagg.identities import Identity, create_identities, load_identity, load_pinned
 from fl_app.secagg.job import Job
+from fl_app.secagg.revealed import Revealed
 from fl_app.secagg.server import SecureRound, SecureSum
 from fl_app.secagg.terms import Terms, check_quorum, smallest_threshold
 
@@ -20,6 +21,7 @@ __all__ = [
     "Neighbourhood",
     "ProtocolError",
     "QuorumError",
+    "Revealed",
     "RoundFailed",
     "SecureRound",
     "SecureSum",
