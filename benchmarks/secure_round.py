@@ -1,8 +1,8 @@
 """One secure round of this project against Flower's SecAgg+: processor time and bytes, by client and server.
 
 ``python -m benchmarks.secure_round [SECONDS | growth]``. Both sum the same vectors, in one process, at the
-same resolution. Processor time of a client is what its own calls take; moving messages counts for nobody. Bytes
-are those of serialised message contents, without the model, which every way of aggregating sends.
+same resolution. Processor time of a client is what its own calls take; moving messages counts for nobody.
+Bytes are those of serialised message contents, without the model, which every way of aggregating sends.
 
 With shares for everyone, the time of SecAgg+ goes with the cube of the number of clients: its Shamir is pure
 Python, over a PEM file in blocks of 16 bytes. Small rounds say how long the whole one would take; if that is

@@ -108,7 +108,7 @@ class SecureMember:
             return Revealed.from_numbers(read_tree(self._file)) if self._file.exists() else Revealed()
         record = self.records.get(_REVEALED)
         numbers = record.get(_LISTS) if isinstance(record, ConfigRecord) else None
-        return Revealed.from_numbers(numbers) if isinstance(numbers, list) else Revealed()
+        return Revealed.from_numbers(map(int, numbers)) if isinstance(numbers, list) else Revealed()
 
     def _check_difference(self, survivors: Sequence[int]) -> None:
         """Refuse a sum that differs from an earlier one by too few clients; warn if by one."""

@@ -66,7 +66,7 @@ ALL, ONE_LESS, TWO_LESS = tuple(range(8)), tuple(range(7)), tuple(range(6))
 
 def test_a_client_with_a_folder_refuses_the_sum_of_all_but_one_after_a_restart(tmp_path):
     asked(tmp_path, 1, ALL, least=2)
-    with pytest.raises(ProtocolError, match="client 1: survivor list: .*at least 2 clients .* got 1"):
+    with pytest.raises(ProtocolError, match=r"client 1: survivor list: .*at least 2 clients .* got 1"):
         asked(tmp_path, 2, ONE_LESS, least=2)
     asked(tmp_path, 2, ALL, least=2)
     asked(tmp_path, 3, TWO_LESS, least=2)
