@@ -260,7 +260,7 @@ def print_growth(rounds: Iterable[tuple[int, int]] = GROWTH) -> None:
             f"{ours.down:,.0f}",
             f"{ours.up - ours.mean('up', ours.exchanges[MASKED]):,.0f}",
         )
-        Console(width=132).print(table)
+    Console(width=132).print(table)
 
 
 def content_size(blob: bytes) -> int:

@@ -98,3 +98,15 @@ def test_the_whole_benchmark_prints_both_sides(capsys):
     assert f"{sum(down):,}" in printed
     assert "ours / SecAgg+" in printed
     assert "was not run" not in printed
+
+
+def test_growth_prints_a_row_for_each_cohort_beside_a_plain_upload(capsys):
+    secure_round.print_growth([(CLIENTS, SIZE), (CLIENTS + 1, SIZE)])
+    printed = capsys.readouterr().out
+    up, down = expected_bytes(CLIENTS)
+    assert f"{sum(up):,} (" in printed
+    assert f"{sum(down):,}" in printed
+    assert f"{sum(up) - up[2]:,}" in printed
+    plain = secure_round.run_plain(draw(CLIENTS, SIZE))
+    assert f"({plain.up:,.0f})" in printed
+    assert plain.apart < 1e-2

@@ -174,7 +174,7 @@ def sparse_rounds(draw):
     return terms, {client: draw(st.sampled_from(UNSIGNED)) for client in gone}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sparse_rounds(), st.integers(0, 2**32))
 def test_the_sum_is_that_of_the_survivors_or_there_is_none(round, seed):
     terms, drops = round
