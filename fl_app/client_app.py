@@ -165,8 +165,9 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
     if settings is None:
         raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
     crowd = max(settings.min_clients, _policy(context).min_cohort)
-    settings = replace(settings, min_clients=crowd)
-    member = SecureMember(settings, client, context.state)
+    apart = _policy(context).secure_aggregation.min_difference
+    settings = replace(settings, min_clients=crowd, min_difference=apart)
+    member = SecureMember(settings, client, context.state, _folder(context))
     answer = member.answer(kind, unpack_secure(message))
     if _has_policy(context):
         _note(context, _kind_and_round(message), size=len(answer), allowed=True, decision="policy")

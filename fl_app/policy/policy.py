@@ -37,9 +37,11 @@ class Orders(_Strict):
 
 
 class SecureAggregation(_Strict):
-    """Whether updates leave in the clear."""
+    """Whether updates leave in the clear, and which sums may be compared."""
 
     required: bool = False
+    min_difference: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Clients by which two sums must differ, unless they are of the same clients."""
 
 
 class DifferentialPrivacy(_Strict):

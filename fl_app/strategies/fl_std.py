@@ -295,9 +295,6 @@ class FLStd(FedAvg):
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
-        self.aggregation.hear(
-            {f.client: f.reason for f in self.records[-1].failures if f.client is not None and f.reason}
-        )
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
