@@ -41,7 +41,7 @@ _STAGES = (
 )
 
 
-def efficientnet_lite0(num_classes: int, in_shape: Sequence[int]) -> nn.Module:
+def efficientnet_lite0(num_classes: int, in_shape: Sequence[int]) -> nn.Sequential:
     """EfficientNet-Lite0, untrained: features between 0 and 6."""
     channels, _, _ = check_task("efficientnet_lite0", num_classes, in_shape)
     layers = OrderedDict[str, nn.Module](
