@@ -15,6 +15,15 @@ from fl_app.types import Observation
 
 _CONTAINERS = ("chain", "protect")
 _FEEDBACK = "error_feedback"
+_PRUNING: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "fl_app.defenses.adgp": ("prune_aligned", {}),
+    "fl_app.defenses.dgp": ("prune_dual", {}),
+    "fl_app.defenses.graddrop": ("drop_smallest", {}),
+    "fl_app.defenses.outpost": ("perturb_outpost", {}),
+    "fl_app.defenses.topk": ("keep_topk", {"share": "k"}),
+}
+"""Defenses that are one transform with error feedback: the transform, and those of its settings that have
+another name there."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,17 @@ def gradient_unit(obs: Observation) -> float:
 
 
 def _parts(node: Mapping[str, object], feedback: bool) -> Iterator[Part]:
-    name = str(node.get("_target_", "")).rpartition(".")[2]
+    target = str(node.get("_target_", ""))
+    name = target.rpartition(".")[2]
     if name in _CONTAINERS or name == _FEEDBACK or not name:
         wrapped = feedback or (name == _FEEDBACK and node.get("enabled", True) is not False)
         for child in node.values():
             if isinstance(child, Mapping):
                 yield from _parts(child, wrapped)
+    elif target in _PRUNING:
+        transform, renamed = _PRUNING[target]
+        own = {renamed.get(key, key): value for key, value in node.items()}
+        wrapped = feedback or own.pop(_FEEDBACK, True) is not False
+        yield from _parts(own | {"_target_": transform}, wrapped)
     else:
         yield Part(name, {key: value for key, value in node.items() if key != "_target_"}, feedback)

@@ -42,7 +42,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """So much of its time it spends on checkpoints at most."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 2
+_VERSION = 3
 _ALLOWED = ("timeout",)
 """What may be another one when a run is resumed, beside what does not count at all."""
 

@@ -37,7 +37,7 @@ def test_every_defense_here_is_one_part(name):
 def test_settings_and_error_feedback_are_known():
     dgp = {"k1": 0.05, "k2": 0.75}
     assert defense_parts(configured("defense=dgp")) == [Part("prune_dual", dgp, feedback=True)]
-    (ablation,) = defense_parts(configured("defense=dgp error_feedback=false"))
+    (ablation,) = defense_parts(configured("defense=dgp defense.error_feedback=false"))
     assert not ablation.feedback
     assert find_part(configured("defense=gaussian"), "add_laplace", "add_gaussian").settings == {"std": 0.01}
     assert find_part(configured("defense=gaussian"), "take_sign") is None
@@ -68,7 +68,7 @@ def test_feedback_is_known_wherever_it_is_and_whether_it_is_on():
     with_feedback = {name for name, state in held_back.items() if residual_norm(state) is not None}
     assert {name for name in DEFENSES if has_feedback(configured(f"defense={name}"))} == with_feedback
     for name in with_feedback:
-        assert not has_feedback(configured(f"defense={name} error_feedback=false"))
+        assert not has_feedback(configured(f"defense={name} defense.error_feedback=false"))
     assert not has_feedback(observed(None))
     second = {"_target_": "x.error_feedback", "inner": {"_target_": "x.keep_topk", "k": 0.1}}
     assert has_feedback(observed({"_target_": "x.protect", "a": {"_target_": "x.ats"}, "b": second}))

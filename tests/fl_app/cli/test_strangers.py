@@ -129,7 +129,7 @@ def test_the_folder_may_have_any_name(tmp_path, name):
         ("defense={_target_:lab.halve}", "defense", "lab.halve"),
         ("defense=topk +defense.more._target_=lab.halve", "defense", "topk+lab.halve"),
         ("defense=topk ~defense.topk", "defense", "topk-fl_app.transforms.error_feedback"),
-        ("defense=topk defense.topk.inner.k=0.1", "defense", "topk"),
+        ("defense=topk defense.share=0.1", "defense", "topk"),
         ("attack=custom attack._target_=lab.guess", "attack", "lab.guess"),
         ("attack=ig attack._target_=lab.guess", "attack", "lab.guess"),
         ("strategy=custom strategy._target_=lab.Steps", "strategy", "lab.Steps"),

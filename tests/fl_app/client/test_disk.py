@@ -96,7 +96,7 @@ STATEFUL = ["defense=dgp", "defense=adgp", "defense=topk fraction=0.7", f"defens
 
 
 @pytest.mark.parametrize(
-    "overrides", [*STATEFUL, "defense=none", "defense=fl_top share=0.1 training.steps=2"]
+    "overrides", [*STATEFUL, "defense=none", "defense=fl_top defense.share=0.1 training.steps=2"]
 )
 def test_restarted_clients_go_on_as_if_they_had_not_been(overrides, tmp_path):
     whole = Node(overrides).train()

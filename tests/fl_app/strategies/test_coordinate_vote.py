@@ -16,10 +16,10 @@ from fl_app.sketches import Votes, coordinate_count, flatten
 from fl_app.wire import decode
 from fl_app.wire.messages import VALUES, unpack_order, unpack_reply
 
-TINY = "model=mlp model.hidden=[8] training.steps=2 share=0.01"
+TINY = "model=mlp model.hidden=[8] training.steps=2 defense.share=0.01"
 N = 3072 * 8 + 8 + 8 * 10 + 10
 K = coordinate_count(0.01, N)
-VOTE = f"{TINY} defense=fl_top coordinates=vote rounds=3"
+VOTE = f"{TINY} defense=fl_top defense.chosen_by=vote rounds=3"
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_votes_are_added_up_under_masks_too():
 
 
 def test_a_run_tells_who_chose_and_how_far_weights_went(tmp_path):
-    for name, more in {"vote": "coordinates=vote defense=fl_top", "std": "defense=fl_std"}.items():
+    for name, more in {"vote": "defense.chosen_by=vote defense=fl_top", "std": "defense=fl_std"}.items():
         text = f"{SMALL} {TINY} rounds=3 {more} run_dir={tmp_path / name}"
         run_federation(InlineGrid(app, 5, run_config={"overrides": text}), text)
     vote, std = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("vote", "std"))
@@ -116,4 +116,4 @@ def test_the_vote_itself_cannot_be_attacked():
 
 def test_refuses_another_chooser():
     with pytest.raises(ConfigError, match="chosen_by must be one of public, vote, got 'server'"):
-        client_parts(f"{SMALL} {TINY} defense=fl_top coordinates=server")
+        client_parts(f"{SMALL} {TINY} defense=fl_top defense.chosen_by=server")

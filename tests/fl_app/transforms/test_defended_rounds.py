@@ -43,7 +43,7 @@ def test_a_defended_update_differs_from_the_raw_one(name, make_context):
 def test_the_ablation_of_error_feedback_keeps_no_state(name):
     update = {"w": torch.ones(10)}
     with_feedback, without = (
-        instantiate(compose(f"defense={name} error_feedback={flag}").defense).init(update)
+        instantiate(compose(f"defense={name} defense.error_feedback={flag}").defense).init(update)
         for flag in ("true", "false")
     )
     assert "e" in with_feedback[name]
