@@ -21,7 +21,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -33,6 +33,21 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
 CONF_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 CONFIG_NAME = "config"
+_GROUPS = (
+    *("schedule", "strategy", "training", "model", "data", "partition", "defense"),
+    *("dp", "secagg", "public", "attack", "engine"),
+)
+_LONGEST_KEY = 200
+_RAISED_BY_HYDRA = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    OSError,
+)
+"""Errors beside its own that Hydra raises for some overrides, such as a group set to null."""
 SEARCH_PATH = "hydra.searchpath"
 """Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
 DEFAULT_STRATEGY = "fed_sgd"
@@ -104,9 +119,15 @@ def has_key(overrides: Sequence[str], key: str) -> bool:
 def split_overrides(overrides: str) -> list[str]:
     """Split a string of overrides as a shell would."""
     try:
-        return shlex.split(overrides)
+        found = shlex.split(overrides)
     except ValueError as error:
         raise ConfigError(f"overrides: {error} in {overrides!r}") from error
+    for override in found:
+        if len(key := override.partition("=")[0]) > _LONGEST_KEY:
+            raise ConfigError(
+                f"{key[:40]}…: expected a key of at most {_LONGEST_KEY} characters, got {len(key)}"
+            )
+    return found
 
 
 def join_overrides(overrides: Sequence[str]) -> str:
@@ -230,7 +251,10 @@ def _name_truly(overrides: list[str], composed: DictConfig) -> None:
 
 def _compose_all(overrides: list[str]) -> DictConfig:
     with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
-        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        try:
+            return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        except _RAISED_BY_HYDRA as error:
+            raise ConfigCompositionException(str(error)) from error
 
 
 @contextmanager
@@ -303,11 +327,13 @@ def _searched(parsed: Sequence[Override]) -> list[Path]:
 
 def _wrong_choice(override: Override, searched: Sequence[Path]) -> str | None:
     choices = choices_of(override, searched)
-    if choices is None or override.value() is None or override.value() in choices:
+    value = override.value()
+    optional = override.is_delete() or override.key_or_group == "experiment"
+    if choices is None or (value is None and optional) or value in choices:
         return None
     return (
-        f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
-        f"{', '.join(choices)}{nearest(str(override.value()), choices)}"
+        f"{override.key_or_group}: {value!r} is not one of its choices: "
+        f"{', '.join(choices)}{nearest(str(value), choices)}"
     )
 
 
@@ -378,6 +404,9 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         value = _at(config, key)
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    for group in _GROUPS:
+        if not isinstance(settings := _at(config, group), Mapping):
+            raise ConfigError(f"{group}: must be a group of settings, got {settings!r}")
     adaptive = config["attack"].get("adaptive", False)
     if adaptive != "both" and not isinstance(adaptive, bool):
         raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
