@@ -39,8 +39,9 @@ class GradInversion(ImageAttack):
     half cosine, projected onto valid pixels.
 
     Signs, the half cosine and ``tv`` are not the paper's (plain Adam, steps, 1e-4): on a trained
-    ConvNet16 in train mode, a batch of four CIFAR-10 test pictures, 100 steps, those and a ``statistics`` of 1
-    ended at a relative distance of 0.27 and further from the truth than grey is; these at 0.05 and nearer.
+    ConvNet16 in train mode, a batch of four CIFAR-10 test pictures, 100 steps, those and a ``statistics``
+    of 1 ended at a relative distance of 0.27 and further from the truth than grey is; these at 0.05 and
+    nearer.
     """
 
     steps: int = 2000

@@ -68,11 +68,11 @@ def explain_old_key(key: str) -> str | None:
 
 
 def find_old_key(composed: DictConfig) -> str | None:
-    """Return a former key that a config holds though nothing reads it; a user's own part may have such keys."""
+    """Return a former key in a config, which nothing reads; a user's own part may have such keys."""
     for key in OLD_NAMES:
         group, _, inner = key.partition(".")
         if inner:
-            target = str(OmegaConf.to_container(composed.get(group) or OmegaConf.create()).get(TARGET))
+            target = str(OmegaConf.select(composed, f"{group}.{TARGET}"))
             if not target.startswith(_OURS) or target in _CONTAINERS:
                 continue
         if _holds(composed, key):

@@ -130,7 +130,7 @@ def test_an_order_that_comes_twice_gets_the_same_answer_and_changes_nothing(over
 
 def test_noise_of_the_operating_system_is_drawn_once_for_an_order(tmp_path):
     private = "defense=fl_std dp=client dp.secure=true dp.epsilon=null dp.noise_multiplier=1 training.steps=2"
-    node = Node(f"{private} dp.min_clients=2 dp.sampling=fixed", tmp_path).train()
+    node = Node(f"{private} dp.sampling=fixed", tmp_path).train()
     order, reply = node.order(4, 0)
     assert unpack_reply(node.deliver(order)) == unpack_reply(reply)
     restarted = replace_run(order, RunName(KEY, 1))

@@ -50,7 +50,7 @@ def test_the_default_is_the_main_job():
         ("attack=idontknow", ["attack", "ig", "none"]),
         ("roundz=3", ["roundz: unknown key", "rounds", "did you mean rounds?"]),
         ("attack.stepz=3", ["attack.stepz: unknown key", "attack has", "steps", "did you mean steps?"]),
-        ("defense.share=0.1", ["defense.share: unknown key", "dgp"]),
+        ("defense.share=0.1", ["defense.share: unknown key", "k1", "k2"]),
         ("rounds.deep=3", ["rounds is a value"]),
         ("rounds=0", ["rounds: must be a whole number of at least 1, got 0"]),
         ("rounds=many", ["rounds", "'many'"]),
@@ -133,9 +133,8 @@ def test_every_choice_composes_and_builds(group):
         client_parts(text, WHOLE)
 
 
-def test_keys_of_a_step_can_be_set_and_a_step_removed():
+def test_the_settings_of_a_defense_are_its_own_keys():
     assert compose("defense=topk defense.share=0.01").defense.share == 0.01
-    assert set(compose("defense=dgp ~defense.dgp").defense) == {"_target_"}
     assert compose("defense.error_feedback=false").defense.error_feedback is False
 
 

@@ -19,7 +19,7 @@ from fl_app.running import federation
 from fl_app.running import resume as lasting_run
 from fl_app.strategies import FLStd
 
-VECTORS = f"{MLP} training.steps=2 secagg.min_clients=2"
+VECTORS = f"{MLP} training.steps=2"
 PRIVATE = f"{VECTORS} dp=client dp.epsilon=null dp.noise_multiplier=1"
 FAMILIES = {
     "none": f"{MLP} defense=none",

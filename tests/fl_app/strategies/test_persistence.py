@@ -219,7 +219,7 @@ def test_a_strangers_hidden_state_is_named_and_the_resume_refused(overrides, nam
     assert (tmp_path / "result.json").read_bytes() == before
 
 
-PRIVATE = f"{MLP} training.steps=2 secagg.min_clients=2 dp=client dp.epsilon=null dp.noise_multiplier=1"
+PRIVATE = f"{MLP} training.steps=2 dp=client dp.epsilon=null dp.noise_multiplier=1"
 
 
 @pytest.mark.parametrize(
