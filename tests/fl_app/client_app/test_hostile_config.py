@@ -72,7 +72,7 @@ def test_the_escaped_reference_is_one_where_runs_are_trusted(monkeypatch):
 BYPASSES = [
     ("defense=dgp", "~defense.k2", "defense.k2", 0.75),
     ("defense=dgp", "defense.k1=0 defense.k2=0", "defense.k2", 0.75),
-    ("defense=dgp", "defense={k1:0,k2:0}", "defense.k2", 0.75),
+    ("defense=dgp", "++defense.k1=0 ++defense.k2=0", "defense.k2", 0.75),
     ("defense=dgp", "+defense.dgp={} ~defense.k1", "defense.k2", 0.75),
     ("defense=dgp", "~defense", "defense.k2", 0.75),
     ("defense=dgp", "defense=null", "defense.k2", 0.75),
@@ -86,7 +86,7 @@ BYPASSES = [
     ),
     ("defense=gaussian", "defense.std=0", "defense.std", 0.01),
     ("defense=gaussian", "++defense.std=0", "defense.std", 0.01),
-    ("defense=gaussian defense.std=0.1", "defense={std:0}", "defense.std", 0.1),
+    ("defense=gaussian defense.std=0.1", "+defense.gaussian={std:0}", "defense.std", 0.1),
     ("defense=dp_sgd defense.epsilon=1", "defense.noise_multiplier=0", "defense.noise_multiplier", None),
     ("defense=dp_sgd defense.epsilon=1", "defense.clip=1e9", "defense.clip", 1.0),
     ("defense=fl_std dp=client dp.epsilon=1", "dp.noise_multiplier=1e-9", "dp.noise_multiplier", None),
