@@ -418,8 +418,21 @@ def _check_together(config: Mapping[str, Any], own_strategy: bool) -> None:
     defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
     if own_strategy and strategy != DEFAULT_STRATEGY:
         raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
+    if "_target_" in _at(config, "attack"):
+        _check_aim(config)
     if _at(config, "attack").get("viewpoint", "server") != "server":
         _check_participant(config, own_strategy)
+
+
+def _check_aim(config: Mapping[str, Any]) -> None:
+    """Check that the attacked rounds and clients are among those of the run."""
+    for key, numbers, most in (
+        ("attack.rounds", config["attack"]["rounds"], config["rounds"]),
+        ("attack.clients", config["attack"]["clients"], config["clients"] - 1),
+    ):
+        beyond = [] if isinstance(numbers, str) else [n for n in numbers if n != "last" and n > most]
+        if beyond:
+            raise ConfigError(f"{key}: {beyond[0]} never comes; the run has {key[7:]} up to {most}")
 
 
 def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
