@@ -364,7 +364,7 @@ def test_leaves_the_observation_and_the_global_state_alone(obs):
         ("restarts", 0),
         ("tv", -0.1),
         ("l2", float("nan")),
-        ("bn", -1),
+        ("statistics", -1),
         ("group", float("inf")),
         ("lr", 0.0),
         ("labels", "guess"),

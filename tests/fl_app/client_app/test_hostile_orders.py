@@ -295,7 +295,7 @@ def rebuilt_noise(kind: str, tensors: dict, std: float) -> dict:
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_whoever_knows_the_seed_does_not_know_a_guarded_clients_noise(kind):
-    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.{kind}.std=0.1"
+    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.std=0.1"
     parts = parts_of(text)
     model = model_of(parts.model)
     plain = f"{MLP} seed=7 batch_size=8 defense=none"

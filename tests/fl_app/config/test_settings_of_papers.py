@@ -73,7 +73,7 @@ def test_dual_pruning_at_the_papers_ratios_drops_both_ends(k1, k2):
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("variance", [1e-4, 1e-3, 1e-2, 1e-1])
 def test_noise_at_the_variances_of_zhu_et_al(kind, variance):
-    left, whole = sent(f"defense={kind} defense.{kind}.std={variance**0.5}")
+    left, whole = sent(f"defense={kind} defense.std={variance**0.5}")
     # the variance of a sample variance: 2 / n of its square for normal noise, 5 / n for Laplace's
     assert (left - whole).var().item() == pytest.approx(variance, rel=4 * (5 / ENTRIES) ** 0.5)
 

@@ -277,7 +277,7 @@ def test_an_update_that_was_refused_is_sent_again_with_the_next_one():
     state = grid.context(next(iter(grid.get_node_ids()))).state
     residual = next(record for name, record in state.items() if name.endswith("/transform"))
     for name, tensor in sent.items():
-        e = torch.from_numpy(residual[f"defense/adgp/e/{name}"].numpy())
+        e = torch.from_numpy(residual[f"defense/e/{name}"].numpy())
         torch.testing.assert_close(tensor + e, gradients[0][name] + gradients[1][name], rtol=0, atol=1e-12)
 
 
