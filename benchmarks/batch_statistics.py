@@ -115,7 +115,7 @@ def compare(
 ) -> Comparison:
     """Attack every batch twice, from the same start; ``settings`` go to both attacks."""
     informed = gradinversion(steps=steps, restarts=1, **settings)  # type: ignore[arg-type]
-    without = gradinversion(steps=steps, restarts=1, **settings | {"bn": 0.0})  # type: ignore[arg-type]
+    without = gradinversion(steps=steps, restarts=1, **settings | {"statistics": 0.0})  # type: ignore[arg-type]
     began = time.process_time()
     rows = []
     for batch in batches:

@@ -885,8 +885,8 @@ def _pictures() -> list[bytes]:
 def _settings() -> list[Decoder]:
     words = (
         b"defense=dgp attack=none rounds=2 +model.width=3",
-        b"data=cifar10 data.root=/x defense=topk defense.topk.inner.k=0.01",
-        b"model._target_=os.system ~defense.dgp 'seed=${oc.env:HOME}'",
+        b"data=cifar10 data.root=/x defense=topk defense.share=0.01",
+        b"model._target_=os.system ~defense.k1 'seed=${oc.env:HOME}'",
     )
 
     def read(text: bytes) -> Any:

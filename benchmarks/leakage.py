@@ -47,7 +47,7 @@ DEFENSES = {
     "adgp": "",
     "outpost": "",
     "outpost_late": "",
-    "gaussian": "defense.gaussian.std=0.01",
+    "gaussian": "defense.std=0.01",
     # at the published 1 % nothing is withheld that was not zero anyway
     "soteria": "defense.rate=0.8",
     "precode": "",

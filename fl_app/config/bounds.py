@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_app.config.compose import ConfigError
-from fl_app.config.conf_files import entries_of
+from fl_app.config.entries import entries_of
 from fl_app.config.literals import WHO
 
 MOST: Mapping[str, float] = {

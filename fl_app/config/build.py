@@ -50,14 +50,15 @@ from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
 from fl_app.types import Manipulated, Trace
 
-OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
+OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
-_JOB = ("model", "training", "defense", "data", "batch_size", "share", "balance", "bn", "dtype", "seed")
+_JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "dtype", "seed")
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
+_MOVED_MOST = 0.005
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,9 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         _check_size(spec)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
+    shared = defense.server or {}
+    for name in shared.keys() & cfg.strategy.keys():
+        raise ConfigError(f"strategy.{name}: is a setting of the defense; set defense.{name}")
     strategy = _build(
         cfg,
         "strategy",
@@ -155,6 +159,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         seed=cfg.seed,
         release=defense.release,
         aggregate=_rule(cfg),
+        **shared,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
     if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
@@ -303,7 +308,7 @@ def _manipulation(
     if not hasattr(attack, "manipulate"):
         return None
     known = dataset.test
-    if public is not None and cfg.attack.get("public") == "held_out":
+    if public is not None and cfg.attack.get("known_images") == "held_out":
         known = public.train
     manipulate = partial(
         attack.manipulate,
@@ -353,6 +358,12 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error.__cause__ or error}") from error
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"{key}: {error}") from error
+
+
+def share_moved_most(config: Mapping[str, Any]) -> float:
+    """Return the share of the weights whose movement a result holds: as many as the defense sends."""
+    share = config["audit"]["moved_most"]
+    return cast(float, config["defense"].get("share", _MOVED_MOST) if share is None else share)
 
 
 def baseline_of(cfg: DictConfig) -> str:
@@ -464,7 +475,7 @@ def _check_size(spec: ModelSpec) -> None:
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     """Return the clients' data, and public data if the defense or the attacker learns from some."""
     dataset = _dataset(cfg)
-    if defense.scheme is None and cfg.attack.get("public") != "held_out":
+    if defense.scheme is None and cfg.attack.get("known_images") != "held_out":
         return dataset, None
     try:
         public, rest = _build(cfg, "public")(dataset)

@@ -26,6 +26,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fl_app.adversary.lies import LIES
+from fl_app.config.followed import find_set_apart
+from fl_app.config.old_names import explain_old_key, find_old_key
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -71,6 +73,7 @@ def compose(overrides: str = "") -> DictConfig:
         composed = _compose(wanted)
         own_strategy = _brings_strategy(wanted, composed)
         _name_truly(wanted, composed)
+        _check_spelling(wanted, composed)
         config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UnknownName(_explain(wanted, error)) from error
@@ -208,11 +211,31 @@ def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
     typed = any(o.key_or_group.startswith("strategy") and TARGET in str(o.input_line) for o in parsed)
     if typed or "strategy" not in composed:
         return False
-    files = (
-        folder / "strategy" / f"{composed.choices.strategy}.yaml" for folder in (CONF_DIR, *_searched(parsed))
-    )
-    chosen = cast(DictConfig, OmegaConf.load(next(file for file in files if file.is_file())))
+    files = _files_of({"strategy": composed.choices.strategy}, _searched(parsed))
+    chosen = cast(DictConfig, OmegaConf.load(next(file for _, file in files)))
     return bool(chosen.get("strategy", chosen).get(TARGET) != composed.strategy.get(TARGET))
+
+
+def _files_of(choices: Mapping[str, Any], searched: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Go through the files of choices, each with the folder of its group's folder."""
+    for group, name in choices.items():
+        for folder in (CONF_DIR, *searched):
+            if (file := folder / group / f"{name}.yaml").is_file():
+                yield folder, file
+                break
+
+
+def _check_spelling(overrides: list[str], composed: DictConfig) -> None:
+    """Refuse former keys, which would have no effect, and settings that are another one's."""
+    parsed = parse_overrides(overrides)
+    old = find_old_key(composed)
+    if old is not None:
+        typed = (o.key_or_group for o in parsed if f"{o.key_or_group}.".startswith(f"{old}."))
+        raise UnknownName(explain_old_key(next(typed, old)))
+    files = _files_of(composed.choices, _searched(parsed))
+    apart = find_set_apart(cast(dict[str, Any], OmegaConf.to_container(composed)), files)
+    if apart is not None:
+        raise ConfigError(apart)
 
 
 def _name_truly(overrides: list[str], composed: DictConfig) -> None:
@@ -266,7 +289,7 @@ def _explain(overrides: list[str], error: Exception) -> str:
         if not _is_choice(override) and not override.is_add() and not override.is_force_add():
             complaint = _wrong_key(override.key_or_group, base)
             if complaint:
-                return complaint
+                return explain_old_key(override.key_or_group) or complaint
     missing = set(_missing_keys(OmegaConf.to_container(base))) - {o.key_or_group for o in parsed}
     if missing:
         return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
@@ -359,7 +382,6 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "wait": (_positive, "a positive number of seconds"),
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
         "bn": (lambda v: v in BN_MODES, f"one of {', '.join(BN_MODES)}"),
-        "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
         "checkpoint": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "resume": (lambda v: v is None or isinstance(v, str), "null or a run's folder"),
         "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
@@ -368,6 +390,10 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "client.inspect": (lambda v: v in ("off", "warn", "refuse"), "one of off, warn, refuse"),
         "client.norms": (lambda v: isinstance(v, bool), "true or false"),
         "audit.mse_below": (_positive, "a positive number"),
+        "audit.moved_most": (
+            lambda v: v is None or (_positive(v) and v <= 1),
+            "null or a number above 0 and at most 1",
+        ),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),

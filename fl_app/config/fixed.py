@@ -23,7 +23,9 @@ from fl_app.config.compose import (
     join_overrides,
     parse_overrides,
 )
-from fl_app.config.conf_files import entries_of, keys_of_choice, known_key
+from fl_app.config.conf_files import keys_of_choice, known_key
+from fl_app.config.entries import entries_of
+from fl_app.config.old_names import explain_old_key
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,8 @@ def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> li
         if is_group(override) or new or tuple(key.split(".")) in found:
             kept.append(text)
         elif not known_key(key):
-            raise ConfigError(f"node-config: overrides: {key}: no file of conf/ has such a key")
+            reason = explain_old_key(key) or f"{key}: no file of conf/ has such a key"
+            raise ConfigError(f"node-config: overrides: {reason}")
         else:
             logger.info("the node's own %s says nothing about this run", text)
     return kept

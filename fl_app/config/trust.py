@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.config.bounds import check_bounds
 from fl_app.config.compose import ConfigError, compose, key_of, split_overrides
-from fl_app.config.conf_files import Entry, entries_of, targets, values
+from fl_app.config.conf_files import targets, values
+from fl_app.config.entries import Entry, entries_of
 from fl_app.config.fixed import settle
 from fl_app.config.literals import WHO, check_length, check_literals
 from fl_app.config.true_names import TARGET

@@ -36,6 +36,8 @@ class Defense:
     """Whether clients vote on coordinates in round 1, which has no update then."""
     images_only: bool = False
     """Whether samples must be images with one label each."""
+    server: Mapping[str, Any] | None = None
+    """Settings that its strategy on the server takes, too; nothing else may set them there."""
     baseline: str = "none"
     """The choice of ``defense`` whose clients send the same kind of message and hide nothing in it."""
     trained: tuple[Trace, ...] | None = None
@@ -77,7 +79,7 @@ def protect(**parts: Defense | Transform) -> Defense:
         transform=chain(**{name: defense.transform for name, defense in defenses.items()}),
         rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
         check=check,
-        **_changes(Defense(), defenses, ["model", "release", "scheme", "baseline"]),
+        **_changes(Defense(), defenses, ["model", "release", "scheme", "server", "baseline"]),
         votes_first=any(one.votes_first for one in defenses.values()),
         images_only=any(one.images_only for one in defenses.values()),
         trained=tuple(trace for one in defenses.values() for trace in one.trained_traces),

@@ -21,7 +21,7 @@ class DefenseRule(_Strict):
     """One step of a defense that is strong enough."""
 
     name: str
-    """The callable that builds it, such as ``prune_dual``."""
+    """The callable that builds it, such as ``dgp``."""
     at_least: dict[str, float] = {}
     at_most: dict[str, float] = {}
     equals: dict[str, Value] = {}

@@ -42,7 +42,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """Largest share of time spent on checkpoints."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 2
+_VERSION = 3
 _ALLOWED = ("timeout",)
 """Settings that a resume may change, beside those that do not affect the numbers."""
 

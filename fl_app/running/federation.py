@@ -19,7 +19,7 @@ from fl_app.adversary.liars import Liars, Lie, backdoor, flip, scale, with_trigg
 from fl_app.adversary.participant import Participant
 from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
-from fl_app.config.build import ServerParts, server_parts
+from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
@@ -62,7 +62,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             lasting = LastingRun(grid, parts, overrides, results, auditor, past)
             sightings = _train(grid, parts, results, auditor, lasting)
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
-            describe_weights(parts.strategy, start, config["defense"].get("share", config["share"]), results)
+            describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
             _save_model(parts.strategy, folder / "model.safetensors")
             if config["audit"]["store"]:

@@ -88,7 +88,7 @@ class FLStd(FedAvg):
         if isinstance(privacy, TakeTurns) and not self.keeps_sketch:
             raise ValueError(
                 f"{type(self).__name__}: noise that is correlated over rounds (dp=ftrl) needs the same "
-                "coordinates in every round: take defense=fl_std, or fl_top with coordinates=public"
+                "coordinates in every round: take defense=fl_std, or fl_top with defense.chosen_by=public"
             )
         self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
         """The noise of all rounds, if it is correlated."""

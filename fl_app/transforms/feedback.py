@@ -24,6 +24,8 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
     A private release is refused: its residual is what the clipping and the noise
     keep secret, and carrying it over would send exactly that.
     """
+    if not isinstance(enabled, bool):
+        raise ValueError(f"error_feedback: must be true or false, got {enabled!r}")
     if not enabled:
         return inner
     if inner.released:

@@ -201,7 +201,7 @@ def test_after_the_first_round_feedback_spoils_completion_and_rule(later):
     assert torch.equal(second.target, read(obs).target)
     assert not any("completed" in note for note in second.notes)
     ablation, _ = seen_of(
-        "defense=dgp error_feedback=false", mlp(), pictures(1), torch.tensor([2]), round=later
+        "defense=dgp defense.error_feedback=false", mlp(), pictures(1), torch.tensor([2]), round=later
     )
     _, every = informed(ablation, read)
     assert every.withheld is not None
@@ -220,9 +220,11 @@ def test_the_rule_is_that_of_what_travelled_not_of_what_was_completed():
     assert (problem.withheld.high[own][withheld] == sizes.max()).all()
 
 
-@pytest.mark.parametrize("name", ["dgp", "graddrop", "gaussian"])
+@pytest.mark.parametrize(
+    "name", ["dgp defense.error_feedback=false", "graddrop defense.error_feedback=false", "gaussian"]
+)
 def test_a_local_step_is_met_as_the_gradient_that_it_amounts_to(name):
-    obs, _ = seen_of(f"defense={name} error_feedback=false", lenet(), pictures(1), torch.tensor([2]))
+    obs, _ = seen_of(f"defense={name}", lenet(), pictures(1), torch.tensor([2]))
     settings = obs.defense
     if name == "gaussian":
         # noise of the update is noise of the gradient, scaled like it

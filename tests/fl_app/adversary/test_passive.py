@@ -79,7 +79,7 @@ def test_the_truth_is_what_the_raw_update_was_computed_from():
 
 
 def test_the_defended_observation_is_the_raw_update_through_the_defense():
-    parts, auditor, _, text = audited("defense=dgp error_feedback=false", batch_size=1)
+    parts, auditor, _, text = audited("defense=dgp defense.error_feedback=false", batch_size=1)
     (sighting,) = auditor.sightings
     transform = client_parts(text).defense.transform
     expected, _ = transform.apply(

@@ -32,8 +32,8 @@ def test_the_default_is_the_main_job():
         "secagg": "off",
         "strategy": "fed_sgd",
     }
-    assert (cfg.clients, cfg.defense.dgp.inner.k1, cfg.defense.dgp.inner.k2) == (10, 0.05, 0.75)
-    assert cfg.defense.dgp.enabled is True
+    assert (cfg.clients, cfg.defense.k1, cfg.defense.k2) == (10, 0.05, 0.75)
+    assert cfg.defense.error_feedback is True
     assert (cfg.audit.batch_size, cfg.audit.contrast) == (1, True)
 
 
@@ -48,7 +48,7 @@ def test_the_default_is_the_main_job():
         ("attack=idontknow", ["attack", "ig", "none"]),
         ("roundz=3", ["roundz: unknown key", "rounds", "did you mean rounds?"]),
         ("attack.stepz=3", ["attack.stepz: unknown key", "attack has", "steps", "did you mean steps?"]),
-        ("defense.topk.inner.k=0.1", ["defense.topk.inner.k: unknown key", "dgp"]),
+        ("defense.share=0.1", ["defense.share: unknown key", "k1", "k2"]),
         ("rounds.deep=3", ["rounds is a value"]),
         ("rounds=0", ["rounds: must be a whole number of at least 1, got 0"]),
         ("rounds=many", ["rounds", "'many'"]),
@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused_with_the_choices(overrides, words):
 
 def test_a_value_that_a_factory_refuses_is_named_with_its_place():
     with pytest.raises(ConfigError, match=r"defense.*prune_dual: k1 and k2 must be"):
-        client_parts("defense.dgp.inner.k1=0.5")
+        client_parts("defense.k1=0.5")
     with pytest.raises(ConfigError, match="fraction must be in"):
         server_parts("fraction=2")
 
@@ -131,10 +131,9 @@ def test_every_choice_composes_and_builds(group):
         client_parts(text, WHOLE)
 
 
-def test_keys_of_a_step_can_be_set_and_a_step_removed():
-    assert compose("defense=topk defense.topk.inner.k=0.01").defense.topk.inner.k == 0.01
-    assert set(compose("defense=dgp ~defense.dgp").defense) == {"_target_"}
-    assert compose("error_feedback=false").defense.dgp.enabled is False
+def test_the_settings_of_a_defense_are_its_own_keys():
+    assert compose("defense=topk defense.share=0.01").defense.share == 0.01
+    assert compose("defense.error_feedback=false").defense.error_feedback is False
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12), max_size=5))

@@ -15,7 +15,7 @@ def read(folder: Path) -> dict:
 
 
 def test_a_defended_run_is_trained_once_more_without_its_defense(tmp_path):
-    overrides = [*ATTACKED, "defense=topk", "defense.topk.inner.k=0.1"]
+    overrides = [*ATTACKED, "defense=topk", "defense.share=0.1"]
     folder = run_job(overrides, folder=tmp_path / "run")
     defended, baseline = read(folder), read(folder / "baseline")
     assert defended["config"]["choices"]["defense"] == "topk"

@@ -17,8 +17,8 @@ from fl_app.types import Observation, Truth
 SAMPLES = 24
 STEPS = {
     "one step": "strategy=fed_sgd",
-    "K steps": "strategy=fed_avg training.batch_size=1",
-    "N x K": "strategy=fed_avg training.batch_size=8",
+    "K steps": "strategy=fed_avg batch_size=1",
+    "N x K": "strategy=fed_avg batch_size=8",
 }
 
 

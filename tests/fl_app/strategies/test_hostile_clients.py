@@ -45,7 +45,7 @@ from fl_app.wire.messages import (
 
 LIAR = 2
 NORM = "model=resnet20 clients=3 data.train_per_class=4 data.test_per_class=2"
-SPARSE = "share=0.005"
+SPARSE = "defense.share=0.005"
 FORGED = Release(1.0, 1e-200, 1, 1e-5)
 
 
@@ -94,11 +94,11 @@ LIES = {
     "huge measurements": (f"defense=fl_cs {SPARSE}", sends_vector(wide(3e38), 79)),
     "large measurements": (f"defense=fl_cs {SPARSE}", sends_vector(wide(1e30), 79)),
     "a vote for what it likes": (
-        f"defense=fl_top coordinates=vote rounds=1 {SPARSE}",
+        f"defense=fl_top defense.chosen_by=vote rounds=1 {SPARSE}",
         sends_vector(lambda v: torch.cat([torch.full((79,), 1e30), v[79:]]), 15826),
     ),
     "a vote that counts double": (
-        f"defense=fl_top coordinates=vote rounds=1 {SPARSE}",
+        f"defense=fl_top defense.chosen_by=vote rounds=1 {SPARSE}",
         sends_vector(lambda v: torch.cat([torch.full((79,), 2 / 79**0.5), v[79:]]), 15826),
     ),
     "a negative variance": (
