@@ -73,8 +73,8 @@ class ClientParts:
     device: torch.device
     dtype: torch.dtype
     seed: int
-    start: Callable[[], Update]
-    """The weights that the run starts from, which every client can make by itself."""
+    start: Callable[[], Update] | None
+    """The weights that the run starts from, if every client can make them by itself."""
     settings: str = ""
     """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
     privacy: ClientLevel | None = None
@@ -369,6 +369,7 @@ class Client:
             steps=trained.steps,
             rate=trained.rate,
             loss=trained.loss,
+            metrics=trained.metrics,
             truth=_truth(trained) if trained.batches else None,
             raw=raw,
         )
@@ -433,7 +434,12 @@ def _remembers(state: State) -> bool:
 
 def _metrics(work: Work, memory: State) -> dict[str, float]:
     residual = residual_norm(memory)
-    return {"loss": work.loss} | ({} if residual is None else {"residual_norm": residual})
+    return measured(work) | ({} if residual is None else {"residual_norm": residual})
+
+
+def measured(work: Work) -> dict[str, float]:
+    """Return what was measured in training: the numbers of a function of one's own, else the loss."""
+    return dict(work.metrics) or {"loss": work.loss}
 
 
 def _norms(work: Work, whole: Update, sent: Update) -> dict[str, float]:

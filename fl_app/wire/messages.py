@@ -26,9 +26,12 @@ from fl_app.types import Truth
 
 IDENTIFY = "query.identify"
 LOCATE = "query.locate"
-TRAIN = "train"
+TRAIN, EVALUATE = "train", "evaluate"
 OFFER, SHARE, ENDORSE, UNMASK = "query.offer", "query.share", "query.endorse", "query.unmask"
 """The exchanges of secure aggregation around a training order."""
+
+UPDATE, GRADIENT, CHANGE = "update", "gradient", "change"
+"""The key of an order's config that says what the strategy averages, and its values."""
 
 VALUES = "values"
 """The name of the one tensor in blobs that hold a vector instead of a whole update."""
@@ -36,7 +39,7 @@ VALUES = "values"
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
-_METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
+_METRICS, _AUDIT, _RUN, _CONFIG = "metrics", "audit", "run", "config"
 _BLOB = "blob"
 _BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
 _OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
@@ -44,6 +47,10 @@ MOST_METRICS = 16
 _NAMES_SHOWN = 20
 _WORD = 1 << 63
 
+ConfigValue = (
+    bool | int | float | str | bytes | list[bool] | list[int] | list[float] | list[str] | list[bytes]
+)
+"""A value of a config record."""
 Header = TypeVar(
     "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
 )
@@ -163,6 +170,8 @@ class Parcel:
     """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
     """None where no client outlives the server, and none has to keep anything on its own."""
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """Settings for the client's own training function; empty where a run's config has them."""
 
     @property
     def attempt(self) -> int:
@@ -208,6 +217,7 @@ def pack_order(
     secure: bytes = b"",
     facts: ConfigRecord | None = None,
     run: RunName | None = None,
+    config: ConfigRecord | None = None,
 ) -> RecordDict:
     """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -223,6 +233,8 @@ def pack_order(
         content[_FACTS] = facts
     if run is not None:
         content[_RUN] = _pack(run)
+    if config is not None:
+        content[_CONFIG] = config
     return content
 
 
@@ -243,7 +255,15 @@ def unpack_order(message: Message) -> Parcel:
         plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
         secure=_blob(content, _SECURE, b""),
         run=_unpack(content, _RUN, RunName) if _RUN in content else None,
+        config=_config(content),
     )
+
+
+def _config(content: RecordDict) -> dict[str, ConfigValue]:
+    record = content.get(_CONFIG, ConfigRecord())
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"message: {_CONFIG!r} must be a config record, got {type(record).__name__}")
+    return dict(record.items())
 
 
 def read_facts(message: Message) -> str:
@@ -432,7 +452,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     for name, record in content.items():
         if name == _AUDIT:
             continue
-        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS):
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS, _CONFIG):
             total += serialised_size(RecordDict({name: record}))
             continue
         if id(record) not in known:
