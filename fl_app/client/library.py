@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 import torch
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
@@ -19,7 +19,7 @@ from fl_app.client.answers import answer_locate, answer_secure, answer_train
 from fl_app.client.client import Client, ClientParts, Restored
 from fl_app.client.guard import Books, Guard
 from fl_app.client.node import account_file, bundle_hash, named_policy, note, partition_of
-from fl_app.client.own_training import EXAMPLES, Config, OwnFunction, call, train_with
+from fl_app.client.own_training import Config, OwnFunction, call, train_with
 from fl_app.client.refusing import refuse_in_codes
 from fl_app.client.secure import SecureSettings
 from fl_app.client.vector_client import VectorClient
@@ -33,6 +33,7 @@ from fl_app.wire import decode
 from fl_app.wire.messages import (
     CHANGE,
     ENDORSE,
+    EXAMPLES,
     GRADIENT,
     OFFER,
     SHARE,
@@ -42,6 +43,7 @@ from fl_app.wire.messages import (
     MessageError,
     Parcel,
     pack_identity,
+    pack_metrics,
     unpack_order,
 )
 
@@ -91,9 +93,10 @@ def app(
 
 
 def _module(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    built = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
-    if not isinstance(built, nn.Module):
-        raise TypeError(f"app: model must be a torch.nn.Module or make one, got {type(built).__name__}")
+    made = model() if callable(model) and not isinstance(model, nn.Module) else model
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"app: model must be a torch.nn.Module or make one, got {type(made).__name__}")
+    built = copy.deepcopy(made)
     if not parameters(built):
         raise ValueError("app: model has no parameter that is trained")
     return built
@@ -219,7 +222,7 @@ class _Maker:
         if policy is not None:
             told = {name: value for name, value in told.items() if name in policy.metrics}
             note(message, context, size=8 * len(told), allowed=True, decision="policy")
-        return Message(RecordDict({"metrics": MetricRecord(dict(told))}), reply_to=message)
+        return Message(pack_metrics(told), reply_to=message)
 
     def secured(self, kind: str) -> Callable[[Message, Context], Message]:
         """Return the handler of one of the exchanges of secure aggregation."""

@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from fl_app.sketches import mask_coordinates
 from fl_app.training import Job, LocalData, Trained, Trainer, parameters
 from fl_app.types import Update
-from fl_app.wire.messages import ConfigValue
+from fl_app.wire.messages import EXAMPLES, ConfigValue
 
 Config = Mapping[str, ConfigValue]
 """The ``train_config`` of ``start``, with ``lr`` and ``server-round``."""
 OwnFunction = Callable[[nn.Module, Context, Config], tuple[int, Mapping[str, float]]]
 """``train(model, context, config)`` or ``evaluate``: returns the number of samples and metrics."""
-EXAMPLES = "num-examples"
-"""Flower's name of the number of samples among metrics."""
 
 
 def train_with(

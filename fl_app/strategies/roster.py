@@ -16,6 +16,8 @@ from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identi
 
 logger = logging.getLogger(__name__)
 
+MOST_CLIENTS = 1 << 31
+
 
 class Roster:
     """The clients that are there, in the order of their partition ids.
@@ -26,10 +28,13 @@ class Roster:
     and no other one can take its place.
     """
 
-    def __init__(self, clients: int, *, wait: float = 60.0) -> None:
-        if clients < 1:
-            raise ValueError(f"Roster: clients must be at least 1, got {clients}")
+    def __init__(self, clients: int | None, *, least: int = 1, wait: float = 60.0) -> None:
+        for what, number in (("clients", clients), ("min_available_nodes", least)):
+            if number is not None and number < 1:
+                raise ValueError(f"Roster: {what} must be at least 1, got {number}")
         self.expected = clients
+        """The number of clients; None: those that are there, ``least`` of them to begin with."""
+        self._least = least if clients is None else clients
         self._wait = wait
         self._node_of: dict[int, int] = {}
         self._turned_away: set[int] = set()
@@ -53,15 +58,19 @@ class Roster:
     def _wait_for_nodes(self, grid: Grid) -> set[int]:
         """Wait for the federation to be complete, once: later a node may be missing."""
         deadline = time.monotonic() + self._wait
+        before: set[int] = set()
         while True:
             nodes = set(grid.get_node_ids())
-            if len(nodes) >= self.expected or self._node_of:
+            # those that are there are counted when no more come
+            complete = self.expected is not None or nodes == before
+            if (len(nodes) >= self._least and complete) or self._node_of:
                 return nodes
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"Roster: expected {self.expected} clients, {len(nodes)} came within {self._wait:g} s; "
+                    f"Roster: expected {self._least} clients, {len(nodes)} came within {self._wait:g} s; "
                     f"set clients={len(nodes)} or start more SuperNodes"
                 )
+            before = nodes
             time.sleep(0.1)
 
     def _identify(self, grid: Grid, nodes: Iterable[int]) -> None:
@@ -84,8 +93,9 @@ class Roster:
         """Note which client a node is; a MessageError if it cannot be that one."""
         client = identity.client
         self._turned_away.add(node)
-        if not 0 <= client < self.expected:
-            raise MessageError(f"it must be a client from 0 to {self.expected - 1}, got {client}")
+        most = MOST_CLIENTS if self.expected is None else self.expected
+        if not 0 <= client < most:
+            raise MessageError(f"it must be a client from 0 to {most - 1}, got {client}")
         if client in self._node_of:
             raise MessageError(f"it says it is client {client}, and node {self._node_of[client]} is")
         self._turned_away.discard(node)
