@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 from torch import nn
 
@@ -48,7 +47,8 @@ from fl_app.wire.messages import (
 )
 
 _MANY = (1 << 31) - 1
-_REFUSED = (fixedclipping_mod, adaptiveclipping_mod)
+_REFUSED = {"LocalDpMod", "adaptiveclipping_mod", "fixedclipping_mod", "secagg_mod", "secaggplus_mod"}
+"""Mods of Flower that read weights or their legacy form."""
 
 
 def app(
@@ -75,11 +75,11 @@ def app(
         _module(model), train, _checked_defense(defense), privacy, secagg, evaluate, local_steps, seed
     )
     for mod in mods:
-        if mod in _REFUSED or isinstance(mod, LocalDpMod):
-            name = getattr(mod, "__name__", type(mod).__name__)
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in _REFUSED:
             raise ValueError(
-                f"app: {name} reads weights from an ArrayRecord, and updates travel packed: use privacy= "
-                "with FLStd, FLTop, FLBasic or FLCS, or defense=clip_and_noise(...)"
+                f"app: {name} reads weights, and updates travel packed: use privacy= or secagg= with FLStd, "
+                "FLTop, FLBasic or FLCS, or defense=clip_and_noise(...)"
             )
     made = ClientApp(mods=list(mods))
     guarded = refuse_in_codes(_trusts)

@@ -8,8 +8,18 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fl_app.console.words import foreign
+from fl_app.results import Round
 from fl_app.strategies.aggregate import mean_metrics
-from fl_app.wire.messages import EVALUATE, EXAMPLES, MessageError, Order, pack_order, read_metrics
+from fl_app.wire.messages import (
+    EVALUATE,
+    EXAMPLES,
+    MessageError,
+    Order,
+    blob_size,
+    content_bytes,
+    pack_order,
+    read_metrics,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +37,18 @@ class ClientEvaluation:
         model: ArrayRecord,
         buffers: ArrayRecord | None,
         config: ConfigRecord,
+        record: Round,
     ) -> list[Message]:
-        """Return a message for every client; ``nodes`` are their node ids."""
+        """Return a message for every client, and count its bytes; ``nodes`` are their node ids."""
         self._asked = {nodes[client]: client for client in orders}
-        return [
-            Message(pack_order(order, model, buffers, config=config), nodes[client], EVALUATE)
-            for client, order in orders.items()
-        ]
+        messages, known = [], dict[int, int]()
+        for client, order in orders.items():
+            content = pack_order(order, model, buffers, config=config)
+            record.count_down(content_bytes(content, known), blob=blob_size(model))
+            messages.append(Message(content, nodes[client], EVALUATE))
+        return messages
 
-    def mean(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def mean(self, replies: Iterable[Message], record: Round) -> MetricRecord | None:
         """Return the metrics that all told, averaged by their samples; None: nobody told any."""
         told: dict[int, Mapping[str, float]] = {}
         for message in replies:
@@ -44,8 +57,9 @@ class ClientEvaluation:
                 continue
             try:
                 told[client] = read_metrics(message)
+                record.count_up(content_bytes(message.content))
             except MessageError as error:
-                logger.warning("round %d: client %d: evaluation: %s", server_round, client, foreign(error))
+                logger.warning("round %d: client %d: evaluation: %s", record.round, client, foreign(error))
         weights = {client: metrics.get(EXAMPLES, 0.0) for client, metrics in told.items()}
         counted = {client: metrics for client, metrics in told.items() if weights[client] > 0}
         return MetricRecord(dict(mean_metrics(counted, weights))) if counted else None

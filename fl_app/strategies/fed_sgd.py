@@ -477,11 +477,11 @@ class FedSGD(Strategy):
         orders = {client: self.order(server_round, client, -1) for client in cohort}
         told = ConfigRecord({**config, "server-round": server_round})
         model = pack_blob(encode(self.weights))
-        return self._evaluation.ask(orders, present, model, self._packed_buffers(), told)
+        return self._evaluation.ask(orders, present, model, self._packed_buffers(), told, self.records[-1])
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the clients' metrics, averaged by their number of samples; None: nobody was asked."""
-        return self._evaluation.mean(server_round + self.done, replies)
+        return self._evaluation.mean(replies, self.records[-1]) if self.fraction_evaluate else None
 
     def summary(self) -> None:
         """Log the settings."""

@@ -513,7 +513,9 @@ def _pack(
 def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
-        raise MessageError(f"message: expected a config record {name!r}, got {_names(content)}")
+        raise MessageError(
+            f"message: expected a config record {name!r} as fl_app.strategies send it, got {_names(content)}"
+        )
     expected = _TYPES[kind]
     found: dict[str, Any] = {key: "" for key, type_name in expected.items() if type_name == "str"}
     found.update(record.items())
