@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_app.client.answers import answer_locate, answer_secure, answer_train
+from fl_app.client.answers import answer_evaluate, answer_locate, answer_secure, answer_train
 from fl_app.client.client import Client
 from fl_app.client.guard import Books, Guard
 from fl_app.client.node import POLICY, account_file, bundle_hash, named_policy, partition_of
@@ -13,6 +13,7 @@ from fl_app.client.refusing import CODES, Codes, refuse_in_codes
 from fl_app.client.vector_client import VectorClient
 from fl_app.config.build import OwnData, client_parts, secure_settings
 from fl_app.config.compose import ConfigError
+from fl_app.config.run_keys import overrides_of
 from fl_app.config.trust import switch, trust_of
 from fl_app.data import DataUnavailable
 from fl_app.policy import DEFAULT, Policy
@@ -99,6 +100,13 @@ def train(message: Message, context: Context) -> Message:
     return answer_train(message, context, _client)
 
 
+@app.evaluate()
+@_guarded
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the model on this client's own samples."""
+    return answer_evaluate(message, context, _client)
+
+
 def _secure(kind: str, message: Message, context: Context) -> Message:
     settings = secure_settings(_overrides(context), trust_of(context.node_config))
     return answer_secure(kind, message, context, settings, min_cohort=_policy(context).min_cohort)
@@ -127,4 +135,4 @@ def _policy(context: Context) -> Policy:
 
 
 def _overrides(context: Context) -> str:
-    return str(context.run_config.get("overrides", ""))
+    return overrides_of(context.run_config, partition_of(context)[1])

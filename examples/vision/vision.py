@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -22,6 +24,7 @@ def net() -> nn.Module:
     )
 
 
+@functools.cache
 def images() -> tuple[torch.Tensor, torch.Tensor]:
     """Return all images in [0, 1] and their labels."""
     digits = load_digits()

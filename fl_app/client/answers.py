@@ -12,6 +12,8 @@ from fl_app.client.node import memory_of, note, partition_of
 from fl_app.client.secure import SecureMember, SecureSettings
 from fl_app.flower.copies import copy_records
 from fl_app.wire.messages import (
+    EXAMPLES,
+    pack_metrics,
     pack_reply,
     pack_secure,
     read_query,
@@ -48,6 +50,12 @@ def answer_train(message: Message, context: Context, make: MakeClient) -> Messag
     context.state = trial
     _note_answer(message, context, client)
     return Message(pack_reply(reply, evidence), reply_to=message)
+
+
+def answer_evaluate(message: Message, context: Context, make: MakeClient) -> Message:
+    """Evaluate the model in an order."""
+    samples, metrics = make(message, context, context.state).evaluate(unpack_order(message))
+    return Message(pack_metrics({EXAMPLES: float(samples)} | metrics), reply_to=message)
 
 
 def answer_secure(

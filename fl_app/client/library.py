@@ -17,7 +17,7 @@ from torch import nn
 from fl_app.client.answers import answer_locate, answer_secure, answer_train
 from fl_app.client.client import Client, ClientParts, Restored
 from fl_app.client.guard import Books, Guard
-from fl_app.client.node import account_file, bundle_hash, named_policy, note, partition_of
+from fl_app.client.node import account_file, bundle_hash, named_policy, partition_of
 from fl_app.client.own_training import Config, OwnFunction, call, train_with
 from fl_app.client.refusing import refuse_in_codes
 from fl_app.client.secure import SecureSettings
@@ -205,8 +205,9 @@ class _Maker:
         """Evaluate the whole model in a message."""
         if self._evaluate is None:
             raise PermissionError("this client has no evaluate function: give one to fl_app.client.app")
-        parcel, policy = unpack_order(message), named_policy(context)
-        model = self._model
+        if named_policy(context) is not None:
+            raise Refusal("metrics", "a node with a policy evaluates no model that it is sent")
+        parcel, model = unpack_order(message), self._model
         if parcel.order.model_hash != self._spec.hash:
             raise PermissionError("the model to evaluate is not this client's")
         weights = {name: p.detach() for name, p in parameters(model).items()}
@@ -218,11 +219,7 @@ class _Maker:
         model.eval()
         samples, metrics = call(self._evaluate, "evaluate", model, context, parcel.config)
         model.to(self._device)
-        told = {EXAMPLES: float(samples)} | metrics
-        if policy is not None:
-            told = {name: value for name, value in told.items() if name in policy.metrics}
-            note(message, context, size=8 * len(told), allowed=True, decision="policy")
-        return Message(pack_metrics(told), reply_to=message)
+        return Message(pack_metrics({EXAMPLES: float(samples)} | metrics), reply_to=message)
 
     def secured(self, kind: str) -> Callable[[Message, Context], Message]:
         """Return the handler of one of the exchanges of secure aggregation."""

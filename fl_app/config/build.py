@@ -148,6 +148,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         schedule,
         clients=cfg.clients,
         fraction_train=cfg.fraction,
+        fraction_evaluate=cfg.fraction_evaluate,
         exchange_buffers=cfg.bn == "sync",
         timeout=cfg.timeout,
         wait=cfg.wait,

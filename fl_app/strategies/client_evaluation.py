@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fl_app.console.words import foreign
 from fl_app.results import Round
@@ -48,8 +48,8 @@ class ClientEvaluation:
             messages.append(Message(content, nodes[client], EVALUATE))
         return messages
 
-    def mean(self, replies: Iterable[Message], record: Round) -> MetricRecord | None:
-        """Return the metrics that all told, averaged by their samples; None: nobody told any."""
+    def mean(self, replies: Iterable[Message], record: Round) -> dict[str, float]:
+        """Return the metrics that all told, averaged by their samples."""
         told: dict[int, Mapping[str, float]] = {}
         for message in replies:
             client = self._asked.pop(message.metadata.src_node_id, None)
@@ -62,4 +62,4 @@ class ClientEvaluation:
                 logger.warning("round %d: client %d: evaluation: %s", record.round, client, foreign(error))
         weights = {client: metrics.get(EXAMPLES, 0.0) for client, metrics in told.items()}
         counted = {client: metrics for client, metrics in told.items() if weights[client] > 0}
-        return MetricRecord(dict(mean_metrics(counted, weights))) if counted else None
+        return mean_metrics(counted, weights)

@@ -481,7 +481,12 @@ class FedSGD(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the clients' metrics, averaged by their number of samples; None: nobody was asked."""
-        return self._evaluation.mean(replies, self.records[-1]) if self.fraction_evaluate else None
+        if not self.fraction_evaluate:
+            return None
+        record = self.records[-1]
+        metrics = self._evaluation.mean(replies, record)
+        record.client_accuracy, record.client_loss = (metrics.get(name) for name in ("accuracy", "loss"))
+        return MetricRecord(dict(metrics)) if metrics else None
 
     def summary(self) -> None:
         """Log the settings."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 
 import torch
@@ -11,6 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fl_app.console.words import foreign
+from fl_app.flower.nodes import wait_for_nodes
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identity
 
@@ -57,21 +57,12 @@ class Roster:
 
     def _wait_for_nodes(self, grid: Grid) -> set[int]:
         """Wait for the federation to be complete, once: later a node may be missing."""
-        deadline = time.monotonic() + self._wait
-        before: set[int] = set()
-        while True:
-            nodes = set(grid.get_node_ids())
-            # those that are there are counted when no more come
-            complete = self.expected is not None or nodes == before
-            if (len(nodes) >= self._least and complete) or self._node_of:
-                return nodes
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"Roster: expected {self._least} clients, {len(nodes)} came within {self._wait:g} s; "
-                    f"set clients={len(nodes)} or start more SuperNodes"
-                )
-            before = nodes
-            time.sleep(0.1)
+        if self._node_of:
+            return set(grid.get_node_ids())
+        try:
+            return wait_for_nodes(grid, self._least, seconds=self._wait, settled=self.expected is None)
+        except TimeoutError as error:
+            raise TimeoutError(f"Roster: {error}") from error
 
     def _identify(self, grid: Grid, nodes: Iterable[int]) -> None:
         queries = [Message(RecordDict(), node, IDENTIFY) for node in sorted(nodes)]
@@ -98,6 +89,13 @@ class Roster:
             raise MessageError(f"it must be a client from 0 to {most - 1}, got {client}")
         if client in self._node_of:
             raise MessageError(f"it says it is client {client}, and node {self._node_of[client]} is")
+        if self.expected not in (None, identity.num_clients) and not identity.own_data:
+            logger.warning(
+                "node %d deals the data out among %d clients, the server among %d",
+                node,
+                identity.num_clients,
+                self.expected,
+            )
         self._turned_away.discard(node)
         self._node_of[client] = node
         if identity.own_data:
