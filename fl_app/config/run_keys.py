@@ -52,4 +52,5 @@ def is_auto(run_config: Mapping[str, UserConfigValue]) -> bool:
 
 def _value(value: UserConfigValue) -> str:
     # a name of a group as it is: Hydra takes no quotes there
-    return value if isinstance(value, str) and value.replace("_", "").isalnum() else quote(str(value))
+    plain = not isinstance(value, str) or value.replace("_", "").isalnum()
+    return str(value) if plain else quote(str(value))
