@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -33,5 +33,9 @@ class Attacker:
     """From tokens to text, where samples have transcripts or are sentences."""
     pieces: Sequence[str] = ()
     """Text of each token, where labels are tokens."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All settings of the attack, as a result states them."""
+    mark: str = ""
+    """Ending of the names of its pictures, where others of the same attack lie beside them."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """Manipulation of the model before a client gets it; None: the attacker only watches."""

@@ -94,6 +94,10 @@ class Participant(PassiveServer):
                 logger.warning("round %d: client %d: %s", order.round, order.client, foreign(error))
         return reply
 
+    def in_attacked_round(self, order: Order) -> bool:
+        """Say whether the round is a chosen one: the model that tells of it comes only with the next."""
+        return isinstance(self._rounds, str) or order.round in self._rounds
+
     def _follow(self, message: Message) -> None:
         """Restore the model that the participant receives, and evaluate the round that led to it."""
         parcel = unpack_order(message)

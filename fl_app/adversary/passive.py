@@ -188,8 +188,27 @@ class PassiveServer:
         return self.in_attacked_round(order) and _chosen(order.client, self._clients)
 
     def in_attacked_round(self, order: Order) -> bool:
-        """Say whether anybody is attacked in the round of an order."""
-        return _chosen(order.round, self._rounds)
+        """Say whether anybody is attacked in the round of an order.
+
+        A chosen round in which nobody could be attacked is made up for in the next one.
+        """
+        if isinstance(self._rounds, str) or (self._masked and not any(self._allowed.values())):
+            return _chosen(order.round, self._rounds)
+        planned = sum(number <= order.round for number in self._rounds)
+        return planned > sum(number < order.round for number in self.reached())
+
+    def reached(self) -> set[int]:
+        """Return the rounds in which the attack saw an update; under masks, a sum."""
+        return {sighting.order.round for sighting in self.sightings if bool(sighting.summed) == self._masked}
+
+    def moved(self) -> str | None:
+        """Return a note on rounds that were attacked in place of chosen ones; None if there are none."""
+        chosen = set() if isinstance(self._rounds, str) else set(self._rounds)
+        instead = self.reached() - chosen if chosen else set()
+        if not instead:
+            return None
+        missed, attacked = (", ".join(map(str, sorted(r))) for r in (chosen - self.reached(), instead))
+        return f"attack.rounds: no update to attack in round {missed}; attacked round {attacked} instead"
 
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""

@@ -282,8 +282,15 @@ def _attacker(
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,
+        settings=_stated(cfg),
         manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
     )
+
+
+def _stated(cfg: DictConfig) -> dict[str, Any]:
+    """Return the settings of the attack that its results state: all but the updates that it is aimed at."""
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.attack, resolve=True))
+    return {key: value for key, value in settings.items() if key not in ("name", "rounds", "clients")}
 
 
 def _manipulation(

@@ -21,7 +21,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -31,6 +31,21 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
 CONF_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 CONFIG_NAME = "config"
+_GROUPS = (
+    *("schedule", "strategy", "training", "model", "data", "partition", "defense"),
+    *("dp", "secagg", "public", "attack", "engine"),
+)
+_LONGEST_KEY = 200
+_RAISED_BY_HYDRA = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    OSError,
+)
+"""Errors beside its own that Hydra raises for some overrides, such as a group set to null."""
 SEARCH_PATH = "hydra.searchpath"
 """Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
 DEFAULT_STRATEGY = "fed_sgd"
@@ -101,9 +116,15 @@ def has_key(overrides: Sequence[str], key: str) -> bool:
 def split_overrides(overrides: str) -> list[str]:
     """Split a string of overrides as a shell would."""
     try:
-        return shlex.split(overrides)
+        found = shlex.split(overrides)
     except ValueError as error:
         raise ConfigError(f"overrides: {error} in {overrides!r}") from error
+    for override in found:
+        if len(key := override.partition("=")[0]) > _LONGEST_KEY:
+            raise ConfigError(
+                f"{key[:40]}…: expected a key of at most {_LONGEST_KEY} characters, got {len(key)}"
+            )
+    return found
 
 
 def join_overrides(overrides: Sequence[str]) -> str:
@@ -207,7 +228,10 @@ def _name_truly(overrides: list[str], composed: DictConfig) -> None:
 
 def _compose_all(overrides: list[str]) -> DictConfig:
     with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
-        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        try:
+            return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        except _RAISED_BY_HYDRA as error:
+            raise ConfigCompositionException(str(error)) from error
 
 
 @contextmanager
@@ -280,11 +304,13 @@ def _searched(parsed: Sequence[Override]) -> list[Path]:
 
 def _wrong_choice(override: Override, searched: Sequence[Path]) -> str | None:
     choices = choices_of(override, searched)
-    if choices is None or override.value() is None or override.value() in choices:
+    value = override.value()
+    optional = override.is_delete() or override.key_or_group == "experiment"
+    if choices is None or (value is None and optional) or value in choices:
         return None
     return (
-        f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
-        f"{', '.join(choices)}{nearest(str(override.value()), choices)}"
+        f"{override.key_or_group}: {value!r} is not one of its choices: "
+        f"{', '.join(choices)}{nearest(str(value), choices)}"
     )
 
 
@@ -352,6 +378,9 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         value = _at(config, key)
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    for group in _GROUPS:
+        if not isinstance(settings := _at(config, group), Mapping):
+            raise ConfigError(f"{group}: must be a group of settings, got {settings!r}")
     adaptive = config["attack"].get("adaptive", False)
     if adaptive != "both" and not isinstance(adaptive, bool):
         raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
@@ -363,8 +392,21 @@ def _check_together(config: Mapping[str, Any], own_strategy: bool) -> None:
     defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
     if own_strategy and strategy != DEFAULT_STRATEGY:
         raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
+    if "_target_" in _at(config, "attack"):
+        _check_aim(config)
     if _at(config, "attack").get("viewpoint", "server") != "server":
         _check_participant(config, own_strategy)
+
+
+def _check_aim(config: Mapping[str, Any]) -> None:
+    """Check that the attacked rounds and clients are among those of the run."""
+    for key, numbers, most in (
+        ("attack.rounds", config["attack"]["rounds"], config["rounds"]),
+        ("attack.clients", config["attack"]["clients"], config["clients"] - 1),
+    ):
+        beyond = [] if isinstance(numbers, str) else [n for n in numbers if n != "last" and n > most]
+        if beyond:
+            raise ConfigError(f"{key}: {beyond[0]} never comes; the run has {key[7:]} up to {most}")
 
 
 def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:

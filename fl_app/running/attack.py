@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from fl_app.adversary.attacker import Attacker
-from fl_app.adversary.passive import Public, Sighting, observe
+from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
@@ -30,6 +31,12 @@ EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
 _GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
 """Errors that end an attack on one client's update and nothing else: torch raises RuntimeError for all."""
+
+
+class NotAttacked(RuntimeError):
+    """The run was to be attacked and was not: its leak is not measured."""
+
+
 _UNSCORED: dict[str, Any] = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
@@ -68,8 +75,6 @@ def attack_sightings(
     Updates of one round to one model are attacked together where the attack can:
     in one graph that is several times faster.
     """
-    if not sightings:
-        results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
     watch = _Watch(sightings, template, public, attacker, results.run.recovery)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
@@ -79,6 +84,19 @@ def attack_sightings(
             if note not in results.run.notes:  # a run may be attacked again
                 results.run.notes.append(note)
         results.save()
+
+
+def check_attacked(auditor: PassiveServer, results: Results) -> None:
+    """Raise `NotAttacked` if the run was to be attacked and nothing came of it."""
+    if not auditor.reached():
+        raise NotAttacked(
+            "attack: no attacked client answered in an attacked round, so nothing was measured; see failures "
+            "in result.json, and choose others by attack.rounds and attack.clients"
+        )
+    reasons = Counter(entry.gave_up for entry in results.run.attacks)
+    if reasons and None not in reasons:
+        reason, _ = reasons.most_common(1)[0]
+        raise NotAttacked(f"attack: it gave up on all {len(results.run.attacks)} updates: {reason}")
 
 
 @dataclass(frozen=True)
@@ -229,10 +247,12 @@ def _entry(
         batch_size=case.sighting.samples,
         manipulated=case.sighting.manipulated is not None,
         broadcaster=observation.broadcaster,
+        settings=_settings(case, attacker),
         granted=_granted(observation),
         labels_from=labels_from,
         update_distance=_distance(case),
         objective=None if failed else getattr(result, "objective", None),
+        gave_up=str(result) if failed else None,
         notes=[f"the attack gave up: {result}"] if failed else list(result.notes),
         seconds=seconds,
     )
@@ -254,6 +274,11 @@ def _entry(
         **_reads(case, result, attacker, granted=granted),
         **_search(case, result, attacker, folder, images),
     )
+
+
+def _settings(case: _Case, attacker: Attacker) -> dict[str, Any]:
+    form = {"adaptive": case.adaptive} if "adaptive" in attacker.settings else {}
+    return {**attacker.settings, **form}
 
 
 def _distance(case: _Case) -> float | None:
@@ -394,7 +419,7 @@ def _pictures(
     if not hasattr(result, "images") or not len(result.images):
         return None, None
     form = ("-adaptive" if case.adaptive else "") + ("" if labels_from == "granted" else f"-{labels_from}")
-    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}.png", None
+    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}{attacker.mark}.png", None
     shown, truth = result.images, case.sighting.truth
     if truth is not None:
         shown = attacker.aligned(result, truth)

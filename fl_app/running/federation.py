@@ -26,7 +26,7 @@ from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
-from fl_app.running.attack import attack_sightings
+from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.result import Results, run_folder
@@ -72,6 +72,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
                 )
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
+                check_attacked(auditor, results)
         except KeyboardInterrupt:
             results.finish("interrupted", "interrupted by the user")
             raise
@@ -157,6 +158,8 @@ def _train(
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
+    if moved := auditor.moved():
+        results.run.notes.append(moved)
     return auditor.sightings
 
 

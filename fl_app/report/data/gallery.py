@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.report.charts.tiles import read_tiles
+from fl_app.report.data.attack_settings import differing_settings
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
 from fl_app.results import Attack, Run
@@ -46,7 +47,14 @@ def gallery_rows(run: Run) -> list[GalleryRow]:
     cases: dict[tuple[object, ...], list[Attack]] = {}
     for attack in run.comparisons:
         if attack.file("images") is not None:
-            case = (attack.name, attack.round, attack.sender, _is_sum(attack), attack.summed)
+            case = (
+                attack.name,
+                attack.settings_hash,
+                attack.round,
+                attack.sender,
+                _is_sum(attack),
+                attack.summed,
+            )
             cases.setdefault(case, []).append(attack)
     compared = (of_update(run, "undefended"), as_sent(run))
     worst = {_spot(found) for attacks in compared if (found := closest_image(attacks))}
@@ -137,7 +145,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
                 sent=is_sent(attack),
                 worst=(id(attack), position) in worst,
             )
-        title = _title(case[0], position, count)
+        title = _title(run, case[0], position, count)
         rows.append(GalleryRow(title, _tile(originals, position), shots, of_sum=_is_sum(case[0])))
     return rows
 
@@ -153,8 +161,9 @@ def _free_name(name: str, taken: dict[str, Shot]) -> str:
     return f"{name} #{repeats + 1}" if repeats else name
 
 
-def _title(attack: Attack, position: int, count: int) -> str:
-    parts = [attack.name]
+def _title(run: Run, attack: Attack, position: int, count: int) -> str:
+    settings = differing_settings(attack, run.attacks)
+    parts = [attack.name, *([settings] if settings else [])]
     parts += [] if attack.round is None else [f"round {attack.round}"]
     parts += [f"{attack.summed or 'all'} clients"] if _is_sum(attack) else []
     parts += [] if attack.sender is None else [f"client {attack.sender}"]

@@ -43,6 +43,10 @@ def test_the_default_is_the_main_job():
     ("overrides", "words"),
     [
         ("defense=dpg", ["defense", "'dpg'", "dgp", "none", "topk", "did you mean dgp?"]),
+        ("defense=null", ["defense", "None", "dgp"]),
+        ("~attack=7", ["deletion"]),
+        ("~model", ["model"]),
+        ("x" * 5000 + "=1", ["x" * 40, "200", "5000"]),
         ("attack=idontknow", ["attack", "ig", "none"]),
         ("roundz=3", ["roundz: unknown key", "rounds", "did you mean rounds?"]),
         ("attack.stepz=3", ["attack.stepz: unknown key", "attack has", "steps", "did you mean steps?"]),
