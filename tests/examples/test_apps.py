@@ -98,6 +98,7 @@ def test_an_example_trains_over_a_superlink(folder, tmp_path, repository):
     port = free_port()
     environment = {**os.environ, "FLWR_HOME": str(tmp_path), "PYTHONPATH": str(repository)}
     environment |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"  # Flower starts commands of its own
     (tmp_path / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
