@@ -51,12 +51,12 @@ class Work:
     steps: int
     rate: float
     loss: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that a training function of one's own measured."""
     truth: Truth | None = None
     """For an audit."""
     raw: Update | None = None
     """For an audit: the update of the same samples without any defense."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a training function of one's own measured."""
 
 
 @dataclass
