@@ -493,7 +493,7 @@ def test_consent_can_be_tied_to_runs_and_bundles(tmp_path):
         grid = node(text, run_id=run, policy=str(file))
         return code_of(send(grid, order(parts.model, model), audit=AuditOrder(1, True, False)))
 
-    from fl_app.client_app import _load
+    from fl_app.client.node import _load
 
     for said, expected in (
         ("runs = [7]", {7: None, 8: "audit"}),
