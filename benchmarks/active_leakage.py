@@ -1,4 +1,4 @@
-"""What a malicious server, and one that solves for the image, get past every defense.
+"""Leakage past every defense to a malicious server, and to one that solves for the image.
 
 ``python -m benchmarks.active_leakage WORK --data FOLDER [--attacks rob rgap] [--clients 8]``. Each cell is a
 real federation of one round on an image folder, kept below WORK; what is there is not run again.

@@ -1,4 +1,4 @@
-"""What a malicious broadcaster can do to ADGP, and what a vote on the locations does about it.
+"""Damage of a malicious broadcaster to ADGP, with and without a vote on the locations.
 
 ``python -m benchmarks.broadcaster [--data FOLDER] [--rounds N] [--seeds N]``. A malicious
 client names as many positions of every tensor as it should, so nothing shows

@@ -52,7 +52,7 @@ class Row:
     f1: float
     exact: float
     rank_error: float | None
-    """How far the rank is from the number of samples."""
+    """Distance of the rank from the number of samples."""
     seconds: float
     slowest: float
     counted: float

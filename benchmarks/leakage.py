@@ -1,4 +1,4 @@
-"""What every defense leaks to plain and to adaptive attackers: the table of docs/attacks.md.
+"""Leakage of every defense to plain and to adaptive attackers: the table of docs/attacks.md.
 
 ``python -m benchmarks.leakage WORK --data FOLDER [--attacks …] [--defenses …] [--images 20]``. Real
 federations of one round on an image folder give the updates; their sightings, and the result
@@ -67,7 +67,7 @@ class Setting:
     batch: int
     trained: bool
     forms: dict[bool, ImageAttack]
-    """By whether the attack adapts."""
+    """The attack by whether it adapts."""
 
 
 def settings(steps: dict[str, int], budget: float | None) -> dict[str, Setting]:

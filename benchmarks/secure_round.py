@@ -59,7 +59,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass
 class Exchange:
-    """What one exchange cost: processor seconds and bytes, by client and for the server."""
+    """Cost of one exchange: processor seconds and bytes, by client and for the server."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     up: dict[int, int] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class Measured:
     dropped: frozenset[int] = frozenset()
     exchanges: list[Exchange] = field(default_factory=lambda: [Exchange() for _ in EXCHANGES])
     apart: float = math.nan
-    """How far the sum is from that of the survivors' vectors, at its worst entry, in steps of the grid."""
+    """Largest error of an entry of the sum against the survivors' vectors, in steps of the grid."""
 
     @property
     def survivors(self) -> list[int]:
-        """Whose costs are averaged: they took part to the end."""
+        """Clients that took part to the end; their costs are averaged."""
         return [client for client in range(self.clients) if client not in self.dropped]
 
     @property

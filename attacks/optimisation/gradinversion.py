@@ -24,7 +24,7 @@ from attacks.optimisation.statistics_prior import known_statistics, statistics_p
 from fl_app.types import Observation
 
 SPREAD = 0.1
-"""Of the first guess: what neither gradient nor prior settles then stays mid-grey instead of noise."""
+"""Deviation of the first guess: pixels that neither gradient nor prior settles stay mid-grey, not noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,10 @@ _RECORD, _STATE = "secure", "state"
 
 @dataclass(frozen=True)
 class SecureSettings:
-    """What a client insists on."""
+    """Demands of a client on secure rounds."""
 
     min_clients: int
-    """How large a crowd it wants to hide in."""
+    """Least number of clients to hide among."""
     identities: Path | None = None
     """The folder with the pinned keys and its own; None: it trusts the server to follow the protocol."""
 
@@ -76,7 +76,7 @@ class SecureMember:
 
     @property
     def terms(self) -> Terms:
-        """What this client agreed to."""
+        """Terms that this client agreed to."""
         return terms_of(self._load())
 
     def _identity(self) -> Identity | None:

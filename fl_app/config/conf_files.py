@@ -1,4 +1,4 @@
-"""What the files in ``conf/`` themselves say, key by key: the measure for configs from elsewhere."""
+"""Keys and values of the files in ``conf/``, against which configs from elsewhere are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 
 
 class Entry(NamedTuple):
-    """One key of a config, whatever stands there."""
+    """One key of a config with its value."""
 
     path: tuple[str, ...]
     value: Any
@@ -40,7 +40,7 @@ def entries_of(node: Any, path: tuple[str, ...] = ()) -> Iterator[Entry]:
 
 @lru_cache(maxsize=1)
 def targets() -> dict[str, frozenset[str]]:
-    """Return by the first part of a key which callables some file of ``conf/`` names below it."""
+    """Return the callables that files of ``conf/`` name, by the first part of their key."""
     found: dict[str, set[str]] = {}
     for entry in _entries():
         if entry.path[-1] == TARGET and entry.value != "???" and "${" not in entry.value:
@@ -49,7 +49,7 @@ def targets() -> dict[str, frozenset[str]]:
 
 
 def values(key: str) -> list[Any]:
-    """Return what some file of ``conf/`` has at ``key``, as it is in this process's environment."""
+    """Return the values at ``key`` in the files of ``conf/``, resolved in this process's environment."""
     found = []
     for entry in _entries():
         if entry.key == key:
@@ -85,7 +85,7 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def package_of(file: Path) -> tuple[str, ...]:
-    """Return the keys below which the content of a file stands in the whole config."""
+    """Return the keys below which a file's content is placed in the whole config."""
     said = _PACKAGE.search(file.read_text())
     if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):
         return ()

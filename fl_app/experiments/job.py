@@ -1,6 +1,6 @@
-"""One job of this project: the run that was asked for, and once more without its defense.
+"""One job: a run, and its baseline without the defense.
 
-A defended run alone cannot say what its defense cost in accuracy. The baseline
+A defended run alone does not show the cost of its defense in accuracy. The baseline
 has the same seed, data and clients; it is trained, not attacked, and lies in the
 run's folder, where the report finds it.
 """
@@ -96,8 +96,8 @@ def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> 
 def _with_past(overrides: list[str]) -> list[str]:
     """Return the overrides with those that the run to be resumed was begun with; new ones come last.
 
-    Whoever made the folder wrote the old ones: they name no callable but those of ``conf/``, and refer
-    to nothing, unless the environment allows it (`trust_of`) or the same key is given anew.
+    The folder may come from elsewhere: its overrides may name only callables of ``conf/`` and contain no
+    references, unless the environment allows it (`trust_of`) or the same key is given anew.
     """
     resume = [override for override in overrides if key_of(override) == "resume"]
     folder = compose(join_overrides(resume)).resume

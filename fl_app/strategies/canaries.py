@@ -20,7 +20,7 @@ class Canaries:
         self._seed = seed
 
     def draw(self, server_round: int) -> list[int]:
-        """Return those whose coin fell, by the same chance as a client's."""
+        """Return the drawn canaries; each has the same chance as a client."""
         coins = generator_for(self._seed, server_round, SERVER, "canaries")
         return self._privacy.draw(range(self._privacy.canaries), coins)
 

@@ -24,7 +24,7 @@ class FLCS(FLStd):
         super().__init__(*args, scheme=measurements(share), **kwargs)
 
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after the change that was found, and say what finding it took."""
+        """Return the weights after the reconstructed change, and log the time that it took."""
         start = time.process_time()
         weights = super().step(mean, server_round)
         logger.info(

@@ -123,7 +123,7 @@ class FLTop(FLStd):
             raise CodecError(f"votes are for {count} coordinates, got {int((values != 0).sum())}")
 
     def locations_for(self, client: int) -> ConfigRecord | None:
-        """Return the coordinates for who does not know them yet."""
+        """Return the coordinates for a client that does not know them yet."""
         known = isinstance(self.downlink, FixedDownlink) and self.downlink.knows(client)
         return None if known else self._coordinates_record
 

@@ -77,7 +77,7 @@ class SecureAggregation:
 
     @property
     def refused(self) -> dict[int, str]:
-        """Whose messages were refused in this round, in any attempt, and why."""
+        """Clients whose messages were refused in this round, in any attempt, and why."""
         return self._refused_before | ({} if self._round is None else self._round.refused)
 
     def begin(

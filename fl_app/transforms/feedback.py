@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -42,7 +43,8 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
         delta, inner_state = inner.apply(p, inner_state, ctx)
         return delta, {"e": {name: p[name] - delta[name] for name in p}, "inner": inner_state}
 
-    return Transform(init, apply, located=inner.located)
+    traces = tuple(replace(trace, feedback=True) for trace in inner.traces)
+    return Transform(init, apply, located=inner.located, traces=traces)
 
 
 def corrected(update: Update, state: State, ctx: RoundContext) -> Update:

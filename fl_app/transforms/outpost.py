@@ -12,7 +12,7 @@ from fl_app.transforms.noise import with_gaussian
 from fl_app.transforms.settings import check_rate, check_share, check_strength
 from fl_app.transforms.smallest import without_smallest
 from fl_app.transforms.transform import Transform, stateless
-from fl_app.types import RoundContext, Update
+from fl_app.types import RoundContext, Trace, Update
 
 
 def perturb_outpost(
@@ -52,7 +52,8 @@ def perturb_outpost(
             perturbed[name] = torch.where(telling[name], noisy, pruned)
         return perturbed
 
-    return stateless(rewrite)
+    fades = Trace(zeros_sent=True, remark="a late round may come without noise (attack.rounds=last)")
+    return stateless(rewrite, traces=(fades,))
 
 
 def _weights_of(update: Update, ctx: RoundContext) -> Mapping[str, Tensor]:

@@ -137,7 +137,7 @@ RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 
 def metric_of(name: Any, place: str) -> Metric:
-    """Return the metric of that name, or say which ones there are."""
+    """Return the metric of that name; an error lists all of them."""
     known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_CUMULATED, *_FORMULA, *_OF_ROUND]
     if name in IMAGE_METRICS:
         return Metric(name, "image")
@@ -213,7 +213,7 @@ def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
 
 
 def at_iteration(values: Mapping[int, Any], iteration: int | None) -> Any:
-    """Return the last value that is not of a later iteration: a search that has ended stays where it is."""
+    """Return the last value that is not of a later iteration: a finished search keeps its last value."""
     known = [number for number in values if iteration is None or number <= iteration]
     return values[max(known)] if known else None
 

@@ -168,7 +168,7 @@ def _known(cells: Sequence[Planned]) -> str:
 
 
 def _selectors(study: Study) -> Iterable[tuple[str, Selector, bool]]:
-    """Return every selector, where it stands, and whether it must name one kind of cell."""
+    """Return every selector, its position in the file, and whether it must name one kind of cell."""
     for row in study.rows:
         for column, entry in zip(study.columns, row.entries, strict=True):
             if entry.without is None:

@@ -54,7 +54,7 @@ class StudyEnd:
 
 
 def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
-    """Run and write a study; one that is interrupted writes what there is by then, too."""
+    """Run and write a study; an interrupted one writes its finished cells, too."""
     study = read_study(order.name, order.raw, order.scale)
     own = plan_cells(study)
     check_selectors(study, own)

@@ -28,7 +28,7 @@ SENTENCES = ("words", "original")
 MARKS = ("at_most", "at_least", "loses_at_most")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
-"""By axis and label: the overrides of that place on the axis."""
+"""Overrides of each place on an axis, by axis and label."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class _Reader:
         ]
         names = [claim.name for claim in claims]
         if twice := [claim for claim in names if names.count(claim) > 1]:
-            raise ConfigError(f"{place}.claims: names must differ, {twice[0]} stands twice")
+            raise ConfigError(f"{place}.claims: names must differ, {twice[0]} occurs twice")
         return Study(
             name=self.name,
             paper=raw["paper"],
@@ -220,7 +220,7 @@ class _Reader:
             )
 
     def listed(self, raw: Any, place: str) -> list[tuple[Mapping[str, Any], str]]:
-        """Return the entries of a list that are of this scale, without that word, and where they stand."""
+        """Return the entries of a list that are of this scale, without that word, and their positions."""
         kept: list[tuple[Mapping[str, Any], str]] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"

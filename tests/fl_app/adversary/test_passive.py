@@ -52,7 +52,7 @@ def audited(overrides: str = "", *, allow: bool = True, rounds=(2,), clients=(3,
 
 def public(parts) -> Public:
     d = parts.dataset
-    return Public(d.num_classes, d.in_shape, d.mean, d.std, parts.config["defense"], True)
+    return Public(d.num_classes, d.in_shape, d.mean, d.std, parts.public.defense, True)
 
 
 def test_only_the_chosen_round_and_client_are_seen():

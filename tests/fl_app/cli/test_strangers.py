@@ -135,7 +135,7 @@ def test_the_folder_may_have_any_name(tmp_path, name):
         ("strategy=custom strategy._target_=lab.Steps", "strategy", "lab.Steps"),
         ("strategy._target_=lab.Steps", "strategy", "lab.Steps"),
         ("strategy={_target_:lab.Steps}", "strategy", "lab.Steps"),
-        ("defense=adgp", "strategy", "fed_sgd"),
+        ("defense=adgp", "strategy", "fl_app.strategies.ADGP"),
         ("model=custom model._target_=lab.net", "model", "lab.net"),
         ("data=custom data._target_=lab.images", "data", "lab.images"),
     ],

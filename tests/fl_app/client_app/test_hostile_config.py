@@ -196,6 +196,14 @@ ENDLESS = [
     "lr=inf",
     "seed=" + "[" * 3000 + "]" * 3000,
     "+x=" + "a" * 2_000_000,
+    "seed=" + "1" * 400,
+    "lr=nan",
+    " ".join(["seed=1"] * 7000),
+    " ".join(f"+a{number}=1" for number in range(7000)),
+    "'+x=[" + "1," * 30_000 + "1]'",
+    "'+x={" + ",".join(f"a{number}:1" for number in range(7000)) + "}'",
+    "+" + "a." * 900 + "a=1",
+    "~" + "a" * 65_000,
 ]
 
 

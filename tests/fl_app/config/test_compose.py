@@ -5,9 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_app.adversary import liars
 from fl_app.client_app import app
-from fl_app.config import compose as compose_module
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import CONF_DIR, ConfigError, compose, join_overrides, quote, split_overrides
 from fl_app.config.trust import WHOLE
@@ -43,6 +41,10 @@ def test_the_default_is_the_main_job():
     ("overrides", "words"),
     [
         ("defense=dpg", ["defense", "'dpg'", "dgp", "none", "topk", "did you mean dgp?"]),
+        ("defense=null", ["defense", "None", "dgp"]),
+        ("~attack=7", ["deletion"]),
+        ("~model", ["model"]),
+        ("x" * 5000 + "=1", ["x" * 40, "200", "5000"]),
         ("attack=idontknow", ["attack", "ig", "none"]),
         ("roundz=3", ["roundz: unknown key", "rounds", "did you mean rounds?"]),
         ("attack.stepz=3", ["attack.stepz: unknown key", "attack has", "steps", "did you mean steps?"]),
@@ -163,7 +165,3 @@ def test_a_model_and_data_of_ones_own_are_built_like_any_other():
     parts.strategy.start(grid=grid, initial_arrays=hold(parts.model.state_dict()), num_rounds=2)
     assert [record.clients for record in parts.strategy.records] == [4, 4]
     assert parts.spec.target == "own_parts.tiny_model"
-
-
-def test_the_lies_of_the_config_are_those_that_clients_can_tell():
-    assert compose_module.LIES == liars.LIES

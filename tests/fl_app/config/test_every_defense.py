@@ -68,9 +68,9 @@ def test_what_travels_is_not_what_an_undefended_client_would_send(defense):
         assert sighting.raw is not None
         if defense_of(defense).model is None:  # else there is no update of this model without the defense
             assert any(not torch.equal(sighting.update[name], raw) for name, raw in sighting.raw.items())
-        public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, parts.config["defense"], True)
+        public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, parts.public.defense, True)
         observation = observe(sighting, parts.model, public, grant_labels=False)
-        assert observation.defense == parts.config["defense"]
+        assert observation.defense == parts.public.defense
         assert all(torch.equal(mask, sighting.update[name] != 0) for name, mask in observation.sent.items())
 
 

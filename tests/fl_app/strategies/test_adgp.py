@@ -348,7 +348,7 @@ def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belong
     )
     assert [s.order.client for s in auditor.sightings] == list(range(5))
     assert [s.broadcaster for s in auditor.sightings] == [client == drawn(1)[0] for client in range(5)]
-    public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, {}, True)
+    public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, (), True)
     for sighting in auditor.sightings:
         assert sighting.answer.samples == 1
         assert sighting.truth is not None
