@@ -49,6 +49,7 @@ _BLOB, _PACKED, _BYTES = "blob", "packed", "u1"
 _BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
 _OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
 MOST_METRICS = 16
+MOST_ENTRIES_OF_A_RECORD = 256
 _NAMES_SHOWN = 20
 _WORD = 1 << 63
 
@@ -377,6 +378,16 @@ def trim_reply(content: RecordDict, *, most: int) -> None:
         blob = read_blob(content.get(name))
         if blob is not None and len(blob) > most:
             raise MessageError(f"message: {name} may have {most} bytes, got {len(blob)}")
+    for name, record in content.items():
+        _check_entries(name, record)
+
+
+def _check_entries(name: str, record: Any) -> None:
+    """Refuse a record of many entries: to count its bytes alone takes a kilobyte for each of them."""
+    lists = [len(value) for value in record.values() if isinstance(value, list)]
+    for entries in (len(record), *lists):
+        if entries > MOST_ENTRIES_OF_A_RECORD:
+            raise MessageError(f"message: {name} may have {MOST_ENTRIES_OF_A_RECORD} entries, got {entries}")
 
 
 def pack_identity(identity: Identity) -> RecordDict:
