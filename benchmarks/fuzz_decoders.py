@@ -40,6 +40,7 @@ from fl_app.flower import held_tensor
 from fl_app.flower.inline import InlineGrid
 from fl_app.models import ModelSpec, check_size, mlp
 from fl_app.models.stored import load_weights
+from fl_app.policy import Account, Journal, Policy, load_policy, read_journal
 from fl_app.privacy import Release
 from fl_app.results import ResultError, load_run, read_run
 from fl_app.results.study import load_study
@@ -68,9 +69,11 @@ from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.begun import Begun
 from fl_app.text.folder import read_tokenizer
 from fl_app.text.tokenizer import SIGNS
-from fl_app.types import Truth
+from fl_app.types import Trace, Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change, messages
 from fl_app.wire.messages import MessageError
+
+_BLOB = "blob"
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def all_decoders(folder: Path) -> list[Decoder]:
         *_run_folders(folder / "runs"),
         *_data_files(folder / "data"),
         *_settings(),
+        *_policies(folder / "policy"),
     ]
 
 
@@ -339,8 +343,8 @@ def _messages() -> list[Decoder]:
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
     plan = messages.pack_plan(messages.Plan("", "ab" * 32, 7, 4, 1.0))
     facts = messages.pack_blob(b"{}")
-    name = messages.RunName("ab" * 16)
-    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure", facts, name)
+    name, told = messages.RunName("ab" * 16), ConfigRecord({"lr": 0.1, "update": "change"})
+    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure", facts, name, told)
     messages.add_query(ordered, messages.LocationQuery(0.05, 10))
     truth = Truth(torch.rand(2, 1, 4, 4), torch.tensor([1, 0]))
     reply = messages.Reply(
@@ -348,7 +352,10 @@ def _messages() -> list[Decoder]:
     )
     identity = messages.pack_identity(messages.Identity(0, 4, True))
     audited = messages.pack_reply(reply, messages.pack_audit(truth, _tensors()))
-    refusal, whole = MessageError, (messages.unpack_order, messages.read_order, messages.read_locations)
+    refusal, whole = (
+        MessageError,
+        (messages.unpack_order, messages.read_order, messages.read_locations, messages.read_blob),
+    )
     readers: list[tuple[str, tuple[Callable[..., Any], ...], RecordDict, Callable[[Message], Any]]] = [
         ("order", whole, ordered, messages.unpack_order),
         ("query", (messages.read_query,), ordered, messages.read_query),
@@ -359,6 +366,7 @@ def _messages() -> list[Decoder]:
             messages.pack_reply(reply),
             messages.unpack_reply,
         ),
+        ("metrics", (messages.read_metrics,), messages.pack_metrics({"loss": 0.5}), messages.read_metrics),
         ("identity", (messages.unpack_identity,), identity, messages.unpack_identity),
         ("secure", (messages.unpack_secure,), messages.pack_secure(b"blob"), messages.unpack_secure),
         ("audit", (messages.take_audit,), audited, lambda message: messages.take_audit(message.content)),
@@ -397,7 +405,12 @@ def _message_maker() -> Callable[[RecordDict], Message]:
 
 
 def _as_tree(content: RecordDict) -> dict[str, Any]:
-    return {name: dict(record.items()) for name, record in content.items()}
+    return {name: _values(record) for name, record in content.items()}
+
+
+def _values(record: Any) -> dict[str, Any]:
+    blob = messages.read_blob(record)
+    return dict(record.items()) if blob is None else {_BLOB: blob}
 
 
 def _as_records(tree: Any) -> RecordDict:
@@ -405,7 +418,9 @@ def _as_records(tree: Any) -> RecordDict:
     content = RecordDict()
     for name, values in tree.items():
         kind = MetricRecord if name.rpartition("/")[2] == "metrics" else ConfigRecord
-        if isinstance(values, dict):
+        if isinstance(values, dict) and isinstance(values.get(_BLOB), bytes):
+            content[name] = messages.pack_blob(values[_BLOB])
+        elif isinstance(values, dict):
             record = kind()
             for key, value in values.items():
                 try:
@@ -434,13 +449,14 @@ def _memories() -> list[Decoder]:
     )
     records = RecordDict()
     client_state.save(records, "ab" * 32, state)
+    tensors_of = {n for n, record in records.array_records.items() if messages.read_blob(record) is None}
     tree: dict[str, Any] = {}
     for name, record in records.items():
-        arrays = isinstance(record, ArrayRecord)
-        tree[name] = {key: held.data if arrays else held for key, held in record.items()}
+        arrays = name in tensors_of
+        tree[name] = {key: held.data for key, held in record.items()} if arrays else _values(record)
 
     def read(damaged: dict[str, Any]) -> ClientState:
-        return client_state.load(_memory(damaged, set(records.array_records)), "ab" * 32, device)
+        return client_state.load(_memory(damaged, tensors_of), "ab" * 32, device)
 
     plain = [Array(tensor).data for tensor in (torch.randn(3, 4), torch.arange(6), torch.ones(2, 2) > 0)]
 
@@ -470,7 +486,9 @@ def _kept_files(folder: Path) -> list[Decoder]:
     """Return the readers of what clients and servers keep to outlive their processes."""
     memory = RecordDict()
     tensors = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
-    client_state.save(memory, "ab" * 32, ClientState(version=3, weights=tensors, transform={"e": tensors}))
+    sent = messages.Reply(messages.Answer(1, 0, 8, 2), b"update")
+    kept_state = ClientState(version=3, weights=tensors, transform={"e": tensors}, sent=sent)
+    client_state.save(memory, "ab" * 32, kept_state)
     tree = to_tree(memory)
     kept, run = folder / "memory", folder / "run"
     (run / checkpoint.FOLDER).mkdir(parents=True)
@@ -649,7 +667,7 @@ def _tensor_files(folder: Path) -> list[Path]:
 def _run_folders(folder: Path) -> list[Decoder]:
     weights = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
-    public = Public(10, (1, 4, 4), (0.5,), (0.2,), {"_target_": "x"}, True, 4)
+    public = Public(10, (1, 4, 4), (0.5,), (0.2,), (Trace(withheld="small", kept=0.1),), True, 4)
     sighting = Sighting(
         order=order,
         answer=messages.Answer(1, 0, 1, 2),
@@ -883,14 +901,65 @@ def _pictures() -> list[bytes]:
 def _settings() -> list[Decoder]:
     words = (
         b"defense=dgp attack=none rounds=2 +model.width=3",
-        b"data=cifar10 data.root=/x defense=topk defense.topk.inner.k=0.01",
-        b"model._target_=os.system ~defense.dgp 'seed=${oc.env:HOME}'",
+        b"data=cifar10 data.root=/x defense=topk defense.share=0.01",
+        b"model._target_=os.system ~defense.k1 'seed=${oc.env:HOME}'",
     )
 
     def read(text: bytes) -> Any:
         return compose_sent(text.decode(errors="replace"), NOBODY, places=False)
 
     return [of_bytes("overrides", [compose_sent], words, read, ConfigError, weight=0.004)]
+
+
+def _policies(folder: Path) -> list[Decoder]:
+    rule = {"name": "prune_dual", "at_least": {"k2": 0.75}, "at_most": {"k1": 0.05}, "equals": {"a": "b"}}
+    wanted = Policy.model_validate(
+        {"models": ["mlp"], "defenses": [rule], "orders": {"total": 9}, "audit": {"bundles": ["ab" * 32]}}
+    )
+    toml = b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = {k1 = 0.05}\n[audit]\nruns = []\n"
+    account = Account()
+    run = account.open(7, "key", "plan")
+    account.locate(run, 1, "ab/0.5/10")
+    account.answer(wanted, run, 1, "ab", [Release(0.1, 1.0, 3, 1e-5)])
+    journal = Journal(folder / "written.jsonl")
+    for allowed in (True, False):
+        journal.write(run=7, round=1, kind="train", size=9, allowed=allowed, decision="model")
+    from_json = Account.from_json.__func__  # type: ignore[attr-defined]
+    return [
+        *(
+            of_files(
+                f"policy{suffix}",
+                [load_policy],
+                [example],
+                partial(load_policy, folder / f"policy{suffix}"),
+                ValueError,
+                file=folder / f"policy{suffix}",
+            )
+            for suffix, example in ((".toml", toml), (".yaml", wanted.model_dump_json().encode()))
+        ),
+        of_bytes(
+            "account",
+            [from_json],
+            [account.to_json().encode()],
+            lambda blob: Account.from_json(blob.decode(errors="replace")),
+            ValueError,
+        ),
+        of_trees(
+            "account values",
+            [from_json],
+            [json.loads(account.to_json())],
+            lambda tree: Account.from_json(json.dumps(tree)),
+            ValueError,
+        ),
+        of_files(
+            "log of what left",
+            [read_journal],
+            [journal.path.read_bytes()],
+            lambda: list(read_journal(folder / "read.jsonl")),
+            ValueError,
+            file=folder / "read.jsonl",
+        ),
+    ]
 
 
 _MAKE_MESSAGE = _message_maker()

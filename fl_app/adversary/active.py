@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 from torch import Tensor, nn
 
 from fl_app.adversary.passive import PassiveServer
@@ -41,7 +41,7 @@ class _Bait(NamedTuple):
     spec: ModelSpec
     weights: Update
     buffers: Update
-    packed: tuple[ConfigRecord, ConfigRecord | None]
+    packed: tuple[ArrayRecord, ArrayRecord | None]
 
 
 class ActiveServer(PassiveServer):
@@ -97,6 +97,10 @@ class ActiveServer(PassiveServer):
         """Say whether a client was sent a manipulated model in a round."""
         return (server_round, client) in self._baited
 
+    def reached(self) -> set[int]:
+        """Return the rounds in which a client was sent a manipulated model, also if it refused it."""
+        return super().reached() | {server_round for server_round, _ in self._baited}
+
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""
         if not self.attacks(order):
@@ -122,7 +126,7 @@ class ActiveServer(PassiveServer):
             )
         return self._bait
 
-    def _locations(self, message: Message, bait: _Bait) -> ConfigRecord | None:
+    def _locations(self, message: Message, bait: _Bait) -> ArrayRecord | None:
         """Return the positions of a round that names some: the same, and everything that was added."""
         blob = read_locations(message)
         if not blob:

@@ -1,7 +1,7 @@
 """A client of the FL-TOP family: it sends a vector, and holds no model between rounds.
 
-What it remembers is the coordinates that were agreed on, packed, by their hash. The initial
-weights it makes from the run's seed.
+It remembers the agreed coordinates, packed, by their hash, and makes the initial
+weights from the run's seed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fl_app.client.client import Client, Start, evidence
+from fl_app.client.client import Client, Start, evidence, measured
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.privacy import ClientNoise, NoiseGrid, Release
@@ -32,14 +32,15 @@ class VectorClient(Client):
     """One client whose defense has a scheme."""
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
-        """Train as ordered and send the vector that stands for the update."""
+        """Train as ordered and send the vector of the update."""
         order, plan = self._accept(parcel, "train"), self._plan(parcel)
         state = self._state(order, records)
         again = self._again(parcel, state) if self.guard is None else None
         if again is not None:
             return again, None
         known = parcel.locations or state.coordinates
-        if plan.coordinates and not known:
+        lacks_start = order.base >= 0 and self.parts.start is None and not state.weights
+        if plan.coordinates and (not known or lacks_start):
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
         digest = self._digest(parcel, start)
@@ -53,19 +54,19 @@ class VectorClient(Client):
             answer=self._answer(work),
             update=update,
             buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
-            # what was measured on the data itself would leave without noise
-            metrics={} if self._secretive else self._told({"loss": work.loss}),
+            # metrics of the data itself would leave without noise
+            metrics={} if self._secretive else self._told(measured(work)),
         )
         self._leave(parcel, digest, reply, work, self._releases(plan, records))
         own_buffers = work.buffers if self.parts.bn == "local" else {}
         guarded = self.guard is not None
         kept = ClientState(
-            # a guarded client compares the next model with them
-            weights=start.weights if guarded and not self._secretive else {},
+            # a guarded client compares the next model with them; one that cannot make them builds on them
+            weights=start.weights if self._keeps_weights(plan) else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,
-            # what would be answered anew with new noise would be a second release
+            # a second answer with new noise would be a second release
             sent=reply
             if own_buffers or not self._repeats or (guarded and self.parts.secure is None)
             else None,
@@ -75,13 +76,17 @@ class VectorClient(Client):
         self._remember(records, order, kept)
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
+    def _keeps_weights(self, plan: Plan) -> bool:
+        needs_start = self.parts.start is None and bool(plan.coordinates)
+        return needs_start or (self.guard is not None and not self._secretive)
+
     def _plan(self, parcel: Parcel) -> Plan:
         if parcel.plan is None:
             raise MessageError(f"client {self.client}: the order has no plan, and its vector needs one")
         return parcel.plan
 
     def _begin(self, parcel: Parcel, plan: Plan, state: ClientState, known: bytes) -> tuple[Start, Sketch]:
-        """Return what the round starts from, and what is to be sent."""
+        """Return the starting point of the round, and the sketch to send."""
         parts, order = self.parts, parcel.order
         model = self._model(order)
         like = {name: p.detach() for name, p in parameters(model).items()}
@@ -96,8 +101,8 @@ class VectorClient(Client):
         else:
             weights = parts.restored.get(
                 parcel.model,
-                {},
-                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed),
+                state.weights if parts.start is None else {},
+                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed, state),
             )
         state = self._follow(order, state, weights)
         return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
@@ -113,7 +118,10 @@ class VectorClient(Client):
             raise MessageError(f"client {self.client}: its coordinates are not those of the order")
         return coordinates
 
-    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor) -> Update:
+    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor, state: ClientState) -> Update:
+        if self.parts.start is None:
+            # everything else is as it was when the whole model came
+            return scatter(values, coordinates, state.weights)
         start = self.parts.start()
         if hash_tensors(start.values()) != plan.start:
             raise MessageError(
@@ -137,7 +145,7 @@ class VectorClient(Client):
         return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
 
     def _pack(self, values: Tensor, parcel: Parcel, plan: Plan, start: Start, records: RecordDict) -> bytes:
-        """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
+        """Return the vector as sent: clipped, with noise, under masks, each where it applies."""
         parts, order = self.parts, parcel.order
         if parts.secure is None:
             values = self._protect(values, parcel, plan)
@@ -168,7 +176,7 @@ class VectorClient(Client):
         return member.mask(parcel.secure, whole, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
-        """Return what an answer costs against the server, which knows that this client takes part."""
+        """Return the privacy cost of an answer against the server, which knows who takes part."""
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
         if privacy is None:
             return []

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from flwr.serverapp import Grid
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.seeding import SERVER, generator_for
 from fl_app.sketches.selection import exact, location_counts
+from fl_app.strategies.arguments import ConfiguredRun, check_numbers
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.location_vote import agreement, vote
+from fl_app.strategies.optimisers import ServerOptimiser
+from fl_app.strategies.robust import Rule
+from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode_masks, encode
 from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
-"""How far above chance, on the way to all, a voter must agree with others not to be called an outlier."""
+"""Agreement with others, from chance (0) to all (1), below which a voter is called an outlier."""
 
 
 class ADGP(FedSGD):
@@ -30,20 +33,53 @@ class ADGP(FedSGD):
     (`prune_aligned`), so uploads say where they are within the broadcast, and the
     model changes nowhere else. ``location="vote"`` asks ``voters`` clients and takes
     the positions that most of them name: one malicious client then does not choose
-    alone. Who names anything but the right number of positions in every tensor is
-    refused and left out of the round, and another is drawn.
+    alone. A client that names a wrong number of positions is refused and
+    left out of the round, and another is drawn.
     """
 
     def __init__(
         self,
-        *args: Any,
+        model: nn.Module,
+        lr: float | Schedule,
+        *,
         k: float,
         min_size: int = 4,
         location: str = "random",
         voters: int = 3,
-        **kwargs: Any,
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        optimiser: ServerOptimiser | None = None,
+        downlink: str = "auto",
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+        aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            model,
+            lr,
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            optimiser=optimiser,
+            downlink=downlink,
+            exchange_buffers=exchange_buffers,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+            aggregate=aggregate,
+            run=run,
+        )
+        check_numbers("ADGP", k=k, min_size=min_size, voters=voters)
         if not 0 < k <= 0.5:
             raise ValueError(f"ADGP: k must be in (0, 0.5], got {k}")
         if location not in LOCATIONS:
@@ -82,7 +118,7 @@ class ADGP(FedSGD):
         return [cohort[i] for i in torch.randperm(len(cohort), generator=generator, device="cpu").tolist()]
 
     def _ask(self, clients: list[int]) -> dict[int, Update]:
-        """Return the locations that clients named; who named none that can be used is left out."""
+        """Return the locations that clients named; leave out clients without usable ones."""
         bases = {client: self.downlink.base_for(client) for client in sorted(clients)}
         pack = self._pack(LOCATE, self._query)
         replies = self._collect(LOCATE, self.exchange.send(self.exchange.messages(LOCATE, bases, pack)), pack)

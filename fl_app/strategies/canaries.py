@@ -20,7 +20,7 @@ class Canaries:
         self._seed = seed
 
     def draw(self, server_round: int) -> list[int]:
-        """Return those who take part, by the same rule as clients."""
+        """Return the participating canaries, by the same rule as clients."""
         coins = generator_for(self._seed, server_round, SERVER, "canaries")
         return self._privacy.draw(range(self._privacy.canaries), coins, server_round)
 

@@ -30,12 +30,12 @@ class Charges:
 
     @property
     def epsilon(self) -> float | None:
-        """The cost to the client that lost most; None if nobody released anything."""
+        """Largest cost of any client; None before the first release."""
         return self._ledger.epsilon()
 
     @property
     def clients(self) -> Collection[int]:
-        """Those who released anything."""
+        """Clients with releases."""
         return self._ledger.spent.keys()
 
     def spent_by(self, client: int) -> Mapping[tuple[float, float], int]:
@@ -53,9 +53,9 @@ class Charges:
             self._owed[client] = self._owed.get(client, 0) + 1
 
     def charge(self, asked: Iterable[int], told: Mapping[int, Release | None]) -> dict[int, str]:
-        """Charge a round to all who were asked: a client that failed may have released its update too.
+        """Charge a round to all clients that were asked: one that failed may have released its update, too.
 
-        ``told`` are the releases of those who answered. Returns whose release is none, and why.
+        ``told`` are the releases of those who answered. Returns the clients without a valid release, and why.
         """
         refused: dict[int, str] = {}
         for client in asked:
@@ -74,7 +74,7 @@ class Charges:
         return refused
 
     def history(self) -> dict[str, Tree]:
-        """Return the books as plain values."""
+        """Return the ledger as plain values."""
         return {
             "ledger": asdict(self._ledger),
             "releases": {client: asdict(release) for client, release in self._releases.items()},
@@ -97,7 +97,7 @@ class CohortCharges:
 
     def shares(self, cohort: int) -> NoiseShares:
         """Return the noise of a cohort."""
-        cohort = max(cohort, 1)  # the whole noise of nobody is the server's
+        cohort = max(cohort, 1)  # without a cohort the server adds the whole noise
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
     def allows(self) -> bool:
@@ -105,7 +105,7 @@ class CohortCharges:
         return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
-        """Return the epsilon that there would be after one more round."""
+        """Return epsilon after one more round."""
         return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
@@ -118,7 +118,7 @@ class CohortCharges:
         )
 
     def charge_lost(self, clients: Collection[int]) -> None:
-        """Charge a round that was cut short, at the price of the least noise."""
+        """Charge an interrupted round, at the price of the least noise."""
         self.account.charge(
             rate=self.privacy.rate,
             multiplier=self.privacy.sigma,
@@ -127,7 +127,7 @@ class CohortCharges:
         )
 
     def history(self) -> dict[str, Tree]:
-        """Return the books as plain values."""
+        """Return the ledger as plain values."""
         return {"models": asdict(self.account.models), "server": self.account.server}
 
     def restore(self, history: Mapping[str, Tree]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ class Job:
     round: int
     lr: float
     generator: torch.Generator
-    """For whatever the rules draw."""
+    """Random generator of the rules."""
     rules: Rules = field(default_factory=Rules)
     batch_size: int | None = None
     """Overrides the trainer's own, for an audited round."""
@@ -42,6 +42,8 @@ class Trained:
     loss: float
     batches: tuple[Batch, ...] = ()
     """The batches of the first pass over the round's samples, if the job asked for them."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a training function of one's own measured."""
 
 
 Trainer = Callable[[nn.Module, LocalData, Job], Trained]

@@ -103,7 +103,7 @@ def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding
 
 
 def _gains(claim: Claim, differences: Sequence[float]) -> list[list[float]]:
-    """Return what must be above 0 on average for the claim to hold; differences are left minus right."""
+    """Return differences, left minus right, whose mean must be above 0 for the claim to hold."""
     bound = claim.bound or 0.0
     up = [value - bound for value in differences]
     down = [bound - value for value in differences]

@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
+from federations import SMALL as FEW
+from federations import train
 from hostile_server import (
+    DEPLOYED,
     SMALL,
     code_of,
     first_batch,
@@ -19,6 +22,8 @@ from hostile_server import (
 )
 
 from fl_app.client.movement import movement
+from fl_app.client_app import app
+from fl_app.flower import InlineGrid
 from fl_app.models import ModelSpec
 from fl_app.privacy.draws import OwnDraws, exponential, normal, uniform
 from fl_app.seeding import generator_for
@@ -40,6 +45,7 @@ PRIVATE = (
 )
 TRUSTED, UNTRUSTED = True, False
 KEY = "0123456789abcdef"
+BUNDLE = "fe" * 32
 
 
 def plan(cohort: int = 2) -> Plan:
@@ -69,7 +75,7 @@ def test_positions_are_named_for_no_defense_that_does_not_use_them(defense, trus
 
 def test_positions_show_the_pixels_of_whoever_names_them_at_every_level():
     """Many queries add up to a ranking of entries; a guarded client answers one query a round."""
-    text = f"{MLP} defense=adgp location=vote batch_size=8"
+    text = f"{MLP} defense=adgp defense.location=vote batch_size=8"
     parts = parts_of(text)
     model = model_of(parts.model)
     like = {name: p.detach() for name, p in parameters(model).items()}
@@ -92,7 +98,7 @@ def test_positions_show_the_pixels_of_whoever_names_them_at_every_level():
 
 
 def test_positions_of_an_answered_round_are_not_named_any_more():
-    text = f"{MLP} defense=adgp location=vote batch_size=8"
+    text = f"{MLP} defense=adgp defense.location=vote batch_size=8"
     parts = parts_of(text)
     model, grid = model_of(parts.model), node(text)
     query = add_query(order(parts.model, model, round=2), LocationQuery(0.4, 4))
@@ -223,14 +229,25 @@ def test_another_spelling_of_the_model_is_another_model():
         assert code_of(send(grid, order(other, model, lr=0.3))) == "model"
 
 
+def test_a_model_that_jumps_is_not_followed_under_masks_either():
+    text = "defense=fl_std secagg=on rounds=3 batch_size=8 clients=3 data.size=12 model=mlp model.hidden=[8]"
+    counts = {}
+    for lr in (0.1, 1000.0):
+        overrides = f"{text} lr={lr}"
+        config = {"overrides": f"{FEW} {overrides}"}
+        federated, _ = train(overrides, grid=InlineGrid(app, 3, run_config=config, node_config=DEPLOYED))
+        counts[lr] = [record.clients for record in federated.strategy.records]
+    assert counts == {0.1: [3, 3, 3], 1000.0: [3, 0, 0]}
+
+
 # residuals
 
 
 def test_no_other_defense_sends_what_one_held_back(tmp_path):
     """A second run names the first one's key and asks a defense that holds nothing back."""
     text = f"{MLP} batch_size=16"
-    defended, open_hand = f"{text} defense=dgp", f"{text} defense=dgp defense.dgp.inner.k1=0"
-    open_hand += " defense.dgp.inner.k2=0"
+    defended, open_hand = f"{text} defense=dgp", f"{text} defense=dgp defense.k1=0"
+    open_hand += " defense.k2=0"
     parts = parts_of(defended)
     model, replies = model_of(parts.model), {}
     for trust in (TRUSTED, UNTRUSTED):
@@ -260,7 +277,7 @@ def test_a_resumed_run_goes_on_with_its_own_key_and_plan(tmp_path):
 
 
 def test_error_feedback_gives_nothing_back_to_a_server_that_jumps_the_model():
-    text = f"{MLP} defense=topk defense.topk.inner.k=0.01 batch_size=16"
+    text = f"{MLP} defense=topk defense.share=0.01 batch_size=16"
     parts = parts_of(text)
     model, flat = model_of(parts.model), model_of(parts.model)
     with torch.no_grad():  # a model whose gradient is 0: what it answers is the residual
@@ -295,7 +312,7 @@ def rebuilt_noise(kind: str, tensors: dict, std: float) -> dict:
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_whoever_knows_the_seed_does_not_know_a_guarded_clients_noise(kind):
-    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.{kind}.std=0.1"
+    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.std=0.1"
     parts = parts_of(text)
     model = model_of(parts.model)
     plain = f"{MLP} seed=7 batch_size=8 defense=none"
@@ -360,7 +377,7 @@ def test_own_draws_have_the_laws_of_the_seeded_ones_and_never_repeat():
 # channels beside the update
 
 
-@pytest.mark.parametrize("defense", ["gaussian defense.gaussian.std=10", "sign", "fl_std training.steps=1"])
+@pytest.mark.parametrize("defense", ["gaussian defense.std=10", "sign", "fl_std training.steps=1"])
 def test_no_number_that_was_measured_on_the_data_leaves(defense):
     text = f"{MLP} model.hidden=[] client.norms=true defense={defense}"
     parts = parts_of(text)
@@ -483,7 +500,10 @@ def test_an_audit_shows_no_more_samples_than_were_consented_to():
     assert len(truth.inputs) == 1
 
 
-def test_consent_can_be_tied_to_runs_and_bundles(tmp_path):
+def test_consent_can_be_tied_to_runs_and_bundles(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fl_app.client_app._bundle", lambda: BUNDLE[:8]
+    )  # Flower names folders by eight digits
     file = tmp_path / "policy.toml"
     text = f"{MLP} defense=dgp"
     parts = parts_of(text)
@@ -493,11 +513,14 @@ def test_consent_can_be_tied_to_runs_and_bundles(tmp_path):
         grid = node(text, run_id=run, policy=str(file))
         return code_of(send(grid, order(parts.model, model), audit=AuditOrder(1, True, False)))
 
-    from fl_app.client_app import _load
+    from fl_app.client.node import _load
 
     for said, expected in (
         ("runs = [7]", {7: None, 8: "audit"}),
         ('bundles = ["0123abcd"]', {7: "audit"}),
+        (f'bundles = ["{BUNDLE}"]', {7: None, 8: None}),
+        (f'runs = [7]\nbundles = ["{BUNDLE}"]', {7: None, 8: "audit"}),
+        ('runs = [7]\nbundles = ["0123abcd"]', {7: "audit", 8: "audit"}),
         ("samples = 1", {7: None}),
     ):
         file.write_text(f"[audit]\nallowed = true\n{said}\n")

@@ -373,7 +373,7 @@ def test_a_fixed_draw_and_noise_of_the_operating_system_are_labelled(tmp_path):
             "the prv accountant knows continuous noise only",
         ),
         ("secagg=on secagg.min_clients=3", "are drawn in some of 2 rounds with a chance of"),
-        ("secagg.min_clients=1", "min_clients must be at least 2, got 1"),
+        ("secagg=on secagg.min_clients=1", "min_clients must be at least 2, got 1"),
     ],
 )
 def test_settings_that_protect_nobody_are_refused(overrides, words):

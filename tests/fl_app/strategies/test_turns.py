@@ -57,7 +57,7 @@ def test_the_noise_of_the_last_model_is_far_below_that_of_independent_rounds():
 
 
 def test_rounds_are_charged_until_the_budget_is_spent_and_the_server_sees_everything():
-    federated, _ = train(f"{TINY} defense=fl_top share=0.02 rounds=4")
+    federated, _ = train(f"{TINY} defense=fl_top defense.share=0.02 rounds=4")
     records = federated.strategy.records
     spent = [record.epsilon for record in records]
     assert spent == sorted(spent)
@@ -77,7 +77,7 @@ def test_canaries_take_turns_too_and_measure_no_more_than_epsilon():
     [
         ("defense=fl_basic", "same coordinates in every round"),
         ("defense=fl_cs", "same coordinates in every round"),
-        ("defense=fl_top coordinates=vote attack=none", "same coordinates in every round"),
+        ("defense=fl_top defense.chosen_by=vote attack=none", "same coordinates in every round"),
         ("defense=fl_std secagg=on", "under secure aggregation"),
         ("defense=fl_std fraction=0.4", "one over a whole number"),
     ],
