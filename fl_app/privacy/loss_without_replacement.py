@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 _Floats = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def _reach(single: Sequence[tuple[tuple[_Floats, float], int]], tail: float) -> 
         for (masses, _), count in single:
             held = np.flatnonzero(masses > np.finfo(np.float64).tiny)
             losses, shares = sign * _STEP * (held - len(masses) // 2), np.log(masses[held])
-            logs += count * np.array([logsumexp(slope * losses + shares) for slope in _SLOPES])
+            logs += count * np.array([np.logaddexp.reduce(slope * losses + shares) for slope in _SLOPES])
         reach = max(reach, float(np.min((logs - math.log(tail)) / _SLOPES)))
     return reach
 
