@@ -13,6 +13,8 @@ from torch import Tensor
 
 from fl_app.types import Observation
 
+ADDS_NOISE = ("add_gaussian", "add_laplace")
+"""Parts that add noise of a fixed size to every entry."""
 _CONTAINERS = ("chain", "protect")
 _FEEDBACK = "error_feedback"
 
@@ -30,7 +32,18 @@ class Part:
 
 def defense_parts(obs: Observation) -> list[Part]:
     """Return the parts of the defense in the order in which they are applied; none if it is not known."""
-    return list(_parts(obs.defense, feedback=False)) if obs.defense is not None else []
+    return parts_of(obs.defense)
+
+
+def parts_of(defense: Mapping[str, object] | None) -> list[Part]:
+    """Return the parts of a defense that is given as its config, in order; none if it is not known."""
+    return list(_parts(defense, feedback=False)) if defense is not None else []
+
+
+def added_noise(defense: Mapping[str, object] | None) -> float:
+    """Return the standard deviation of noise that a defense adds whatever the update's size; 0 if none."""
+    stds = [part.settings.get("std") for part in parts_of(defense) if part.name in ADDS_NOISE]
+    return max((float(std) for std in stds if isinstance(std, int | float)), default=0.0)
 
 
 def find_part(obs: Observation, *names: str) -> Part | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -90,8 +90,9 @@ class TrapWeights:
         mean: Sequence[float],
         std: Sequence[float],
         deltas: bool,
+        defense: Mapping[str, object] | None = None,
     ) -> Manipulated:
-        """Return the planted model, built as the honest one; ``public`` and ``deltas`` make no difference."""
+        """Return the planted model, built as the honest one, whatever ``public``, ``deltas``, ``defense``."""
         return Manipulated(self.plant(model, in_shape, mean=mean, std=std), {})
 
     def read(self, obs: Observation) -> Rows:

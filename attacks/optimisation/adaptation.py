@@ -26,7 +26,7 @@ from typing import cast
 import torch
 
 from attacks.analytic.completed_update import complete_update
-from attacks.knowledge import defense_parts, find_part, gradient_unit, has_feedback
+from attacks.knowledge import ADDS_NOISE, defense_parts, find_part, gradient_unit, has_feedback
 from attacks.optimisation.earlier_rounds import unusable_rounds, with_earlier_rounds
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import squashed
@@ -133,7 +133,7 @@ def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
 
 def _noise_share(obs: Observation, problem: Problem) -> float:
     """Return how much of the update's square is noise of known strength, from 0 to 1."""
-    noise = find_part(obs, "add_gaussian", "add_laplace")
+    noise = find_part(obs, *ADDS_NOISE)
     power = float(problem.target.square().mean())
     if noise is None or power == 0:
         return 0.0

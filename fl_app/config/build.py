@@ -261,7 +261,7 @@ def _attacker(
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
     ``manipulation`` makes of an active attack what it does to a model; without, it can only
-    read what a run has seen.
+    read what a run has seen. Of two forms, the adaptive one plants and both read.
     """
     if "_target_" not in cfg.attack:
         return None
@@ -280,7 +280,7 @@ def _attacker(
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,
-        manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
+        manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
 
 
@@ -300,6 +300,7 @@ def _manipulation(
         mean=dataset.mean,
         std=dataset.std,
         deltas=deltas,
+        defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense, resolve=True)),
     )
     try:
         manipulate(model)  # now, not in the attacked round

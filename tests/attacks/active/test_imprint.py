@@ -208,6 +208,48 @@ def test_several_steps_smear_the_bins_and_the_result_says_so(network, victims, t
     assert psnr(*paired(result.images, pixels)).min() > 50
 
 
+def noisy(std: float) -> dict[str, object]:
+    noise = {"_target_": "fl_app.transforms.add_gaussian", "std": std}
+    return {"_target_": "fl_app.transforms.chain", "gaussian": noise}
+
+
+@pytest.mark.parametrize(
+    ("options", "deltas", "defense", "gain"),
+    [
+        ({}, False, None, 2.0**20),
+        ({}, False, noisy(1e-9), 2.0**20),
+        ({}, False, noisy(0.25), 2.0**35),
+        ({"adaptive": False}, False, noisy(0.25), 2.0**20),
+        ({"gain": 3.0}, False, noisy(0.25), 3.0),
+        ({}, True, noisy(0.25), 16.0),
+    ],
+)
+def test_an_adaptive_server_is_louder_than_the_noise_that_it_knows_of(
+    victims, settings, options, deltas, defense, gain
+):
+    made = imprint(bins=40, **options).settings(
+        public=victims(500, 1), deltas=deltas, defense=defense, **settings
+    )
+    assert made["gain"] == gain
+
+
+def test_noise_hides_images_from_a_plain_server_and_none_from_an_adaptive_one(victims, train, settings):
+    pixels, labels, public = victims(12, 3, levels=True), torch.arange(12) % 10, victims(500, 1)
+    shared = {key: settings[key] for key in ("in_shape", "mean", "std")}
+    found = {}
+    for adaptive in (False, True):
+        attack = imprint(bins=40, adaptive=adaptive)
+        model = lenet_zhu(10, SHAPE)
+        planted = attack.manipulate(model, public=public, deltas=False, defense=noisy(0.01), **shared).model
+        obs = train(planted, pixels, labels)
+        generator = torch.Generator().manual_seed(0)
+        noise = {k: g + 0.01 * torch.randn(g.shape, generator=generator) for k, g in obs.update.items()}
+        single = attack.read(dataclasses.replace(obs, update=noise)).single
+        found[adaptive] = int((single & (counts(planted, as_seen(pixels, settings)) == 1)).sum())
+        alone = int((counts(planted, as_seen(pixels, settings)) == 1).sum())
+    assert found[True] == alone > found[False]
+
+
 @pytest.mark.parametrize("gain", [1 / 8, 1.0, 256.0])
 def test_a_gradient_is_the_same_with_any_gain_but_for_its_scale(victims, train, settings, gain):
     pixels, labels, public = victims(12, 3), torch.arange(12) % 10, victims(500, 1)
