@@ -3,23 +3,23 @@
 import json
 
 import pytest
+import yaml
 
-from fl_app.config.compose import CONF_DIR, ConfigError, study_of
+from fl_app.config.compose import CONF_DIR, ConfigError
 from fl_app.experiments.papers import PAPERS
 from fl_app.experiments.studies import plan_cells, protocol, read_study
 from fl_app.experiments.studies.plan import matching
 from fl_app.experiments.studies.protocol import Protocol, family_size, read_protocol
 from fl_app.experiments.sweep import cell_name
 
-STUDIES = sorted(
-    path.stem for path in (CONF_DIR / "experiment").glob("*.yaml") if "\nstudy:" in path.read_text()
-)
+EXPERIMENTS = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
 def claims():
     """All claims by STUDY/NAME, with their study."""
-    studies = [read_study(name, study_of(name)) for name in STUDIES]
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in EXPERIMENTS}
+    studies = [read_study(name, file["study"]) for name, file in files.items() if "study" in file]
     return {f"{study.name}/{claim.name}": (study, claim) for study in studies for claim in study.claims}
 
 
