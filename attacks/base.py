@@ -22,10 +22,10 @@ class SolvedLayer:
     """Solution for the input of one layer, with measures of its reliability."""
 
     name: str
-    """Of the layer's weight."""
+    """Name of the layer's weight."""
     input: Tensor
     rank: int
-    """Of the equations; below the number of unknowns, the input is one of many."""
+    """Rank of the equations; below the number of unknowns, the input is one of many."""
     condition: float
     """The largest singular value over the smallest that is not zero."""
     residual: float
@@ -76,9 +76,9 @@ class Reconstruction:
     notes: Sequence[str] = ()
     """Assumptions made, and premises that failed."""
     layers: Sequence[SolvedLayer] = ()
-    """Of an attack that goes from layer to layer, in the order in which it solved them."""
+    """Layers in the order in which a layer-wise attack solved them."""
     trace: Sequence[Snapshot] = ()
-    """Of a search that was asked to keep some: from its start to its end."""
+    """Snapshots of a search from its start to its end, if they were asked for."""
     iterations: int | None = None
     """Steps that a search took to reach its target objective; None: it did not reach it."""
 

@@ -68,7 +68,7 @@ def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "al
 
 
 def aligned(result: Reconstruction, truth: Truth) -> Tensor:
-    """Return the recovered images in the truth's order, black where there is none."""
+    """Return the recovered images in the truth's order, black where one is missing."""
     images = result.images.detach().cpu().clamp(0, 1)
     pairs = match(images, truth.inputs.cpu())
     return torch.stack([torch.zeros_like(truth.inputs[0].cpu()) if i is None else images[i] for i in pairs])

@@ -2,7 +2,7 @@
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
 batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, imprint, labels, leakage,
-measured_epsilon, photographs, rgap, speech_leakage, text and trained_labels.
+measured_epsilon, photographs, rgap, speech_leakage and trained_labels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each defense costs in accuracy: a table of the runs below some folders, paired by seed with none.
+"""Cost of each defense in accuracy: a table of the runs below some folders, paired by seed with none.
 
 ``python -m benchmarks.accuracy FOLDER …``. Accuracy is the mean over the last ten
 evaluations of a run: a single one scatters by points. The interval is Student's,

@@ -1,4 +1,4 @@
-"""What a malicious server, and one that solves for the image, get past every defense.
+"""Leakage past every defense to a malicious server, and to one that solves for the image.
 
 ``python -m benchmarks.active_leakage WORK --data FOLDER [--attacks rob rgap] [--clients 8]``. Each cell is a
 real federation of one round on an image folder, kept below WORK; what is there is not run again.
@@ -32,7 +32,7 @@ DEFENSES = {
     "ats": "defense=ats",
     "soteria": "defense=soteria",
     "precode": "defense=precode",
-    "noise 1e-2": "defense=gaussian defense.gaussian.std=0.01 attack.gain=1048576",
+    "noise 1e-2": "defense=gaussian defense.std=0.01 attack.gain=1048576",
     "top-k": "defense=topk",
     "outpost": "defense=outpost",
     "dgp": "defense=dgp",
@@ -40,18 +40,18 @@ DEFENSES = {
 }
 LOUD = " (gain 1e9)"
 ROB_ALONE = {
-    f"noise 1e-2{LOUD}": "defense=gaussian defense.gaussian.std=0.01 attack.gain=1e9",
-    "dgp 3 + 45 %": "defense=dgp defense.dgp.inner.k1=0.03 defense.dgp.inner.k2=0.45",
-    "dgp 6 + 90 %": "defense=dgp defense.dgp.inner.k1=0.06 defense.dgp.inner.k2=0.90",
-    "dgp 10 + 70 %": "defense=dgp defense.dgp.inner.k1=0.10 defense.dgp.inner.k2=0.70",
-    "dgp 20 + 60 %": "defense=dgp defense.dgp.inner.k1=0.20 defense.dgp.inner.k2=0.60",
+    f"noise 1e-2{LOUD}": "defense=gaussian defense.std=0.01 attack.gain=1e9",
+    "dgp 3 + 45 %": "defense=dgp defense.k1=0.03 defense.k2=0.45",
+    "dgp 6 + 90 %": "defense=dgp defense.k1=0.06 defense.k2=0.90",
+    "dgp 10 + 70 %": "defense=dgp defense.k1=0.10 defense.k2=0.70",
+    "dgp 20 + 60 %": "defense=dgp defense.k1=0.20 defense.k2=0.60",
 }
 """Beside the others: a server that drowns the noise, and the shares of Table 2."""
 LEAKY = ("none", "ats", "soteria", "precode", "noise 1e-2")
 SAFE = ("top-k", "outpost", "dgp")
 """The paper's groups under Rob: each of the first leaks more than any of the second."""
 ATTACKS = {
-    "rob": "attack=rob attack.public=held_out public.samples=8000 audit.batch_size=16",
+    "rob": "attack=rob attack.known_images=held_out public.samples=8000 audit.batch_size=16",
     "rgap": "attack=rgap model=cnn6 audit.batch_size=1",
 }
 TRAINED = "as trained on"

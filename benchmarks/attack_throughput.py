@@ -44,7 +44,7 @@ class Case:
     problems: int
     steps: int
     alone: int
-    """How many of the problems are also attacked one by one."""
+    """Number of problems that are also attacked one by one."""
     goal: float
     """The throughput together, in that of one by one."""
 
@@ -56,7 +56,7 @@ CASES = (
 
 
 class Rate(NamedTuple):
-    """How many steps of one problem are taken in a second, by the clock and of processor time."""
+    """Steps of one problem per second, by the clock and by processor time."""
 
     clock: float
     processor: float

@@ -1,4 +1,4 @@
-"""What BatchNorm statistics are worth to GradInversion: the attack with and without its statistics prior.
+"""Value of BatchNorm statistics to GradInversion: the attack with and without its statistics prior.
 
 ``python -m benchmarks.batch_statistics [--data FOLDER] [--batches N] [--steps N]``, with an image
 folder of CIFAR-10. ConvNet16 is trained for a few epochs; the victims are batches of four test
@@ -30,7 +30,7 @@ from fl_app.types import Observation
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
 EPOCHS, PER_CLASS, AT_ONCE, RATE = 3, 250, 50, 2e-3
-"""Of the training: passes, pictures of each class, pictures a step, and Adam's step size."""
+"""Training: passes, pictures of each class, pictures a step, and Adam's step size."""
 BATCH, BATCHES = 4, 6
 REPORTED = 1000
 """The shuffled test pictures before this one are for choosing settings."""
@@ -115,7 +115,7 @@ def compare(
 ) -> Comparison:
     """Attack every batch twice, from the same start; ``settings`` go to both attacks."""
     informed = gradinversion(steps=steps, restarts=1, **settings)  # type: ignore[arg-type]
-    without = gradinversion(steps=steps, restarts=1, **settings | {"bn": 0.0})  # type: ignore[arg-type]
+    without = gradinversion(steps=steps, restarts=1, **settings | {"statistics": 0.0})  # type: ignore[arg-type]
     began = time.process_time()
     rows = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What a malicious broadcaster can do to ADGP, and what a vote on the locations does about it.
+"""Damage of a malicious broadcaster to ADGP, with and without a vote on the locations.
 
 ``python -m benchmarks.broadcaster [--data FOLDER] [--rounds N] [--seeds N]``. A malicious
 client names as many positions of every tensor as it should, so nothing shows
@@ -103,10 +103,11 @@ def main() -> None:
     print(
         "| malicious | location | accuracy % | outvoted and named, per round |\n|---|---|---|---|", flush=True
     )
-    cases = [(m, location) for m in (0, 1, 3) for location in ("random", "vote voters=3", "vote voters=5")]
+    named = ("random", "vote defense.voters=3", "vote defense.voters=5")
+    cases = [(m, location) for m in (0, 1, 3) for location in named]
     # as if the server always drew a malicious one: the most that can happen
     for malicious, location in [*cases, (CLIENTS, "random")]:
-        row = _accuracy_row(f"{common} location={location}", malicious, asked.rounds, asked.seeds)
+        row = _accuracy_row(f"{common} defense.location={location}", malicious, asked.rounds, asked.seeds)
         print(row, flush=True)
     print(
         "\n| locations | PSNR dB | adaptive PSNR dB | SSIM | adaptive SSIM |\n|---|---|---|---|---|",
@@ -124,7 +125,7 @@ def _accuracy_row(overrides: str, malicious: int, rounds: int, seeds: int) -> st
         late = [row["accuracy"] for row in result["rounds"] if row["accuracy"] is not None][-5:]
         accuracies.append(100 * statistics.mean(late))
         named.append(sum(len(row["notes"]) for row in result["rounds"]) / rounds)
-    location = overrides.split("location=")[1]
+    location = overrides.split("location=")[1].replace("defense.", "")
     shown = f"{statistics.mean(accuracies):.1f}"
     if seeds > 1:
         shown += f" ± {statistics.stdev(accuracies):.1f}"

@@ -1,4 +1,4 @@
-"""What a round costs on the wire, per client and both ways: Table 3 of the ADGP paper on real messages.
+"""Bytes of a round per client, both ways: Table 3 of the ADGP paper on real messages.
 
 ``python -m benchmarks.communication [model …] [--methods …] [--data FOLDER] [--out FILE]``. Ten clients,
 batch 32, lr 0.1; the mean of rounds 2 to 11 (the first sends the whole model). The

@@ -1,4 +1,4 @@
-"""How often a client's look at its model alarms: on honest models, and on manipulated ones.
+"""Alarms of a client's inspection: on honest models, and on manipulated ones.
 
 ``python -m benchmarks.detector [--data FOLDER] [--part honest|attacks|cost]``, with an image
 folder of CIFAR-10. Thresholds were chosen on the honest models for tuning, the rate is that of
@@ -45,13 +45,13 @@ from fl_app.data.dataset import Samples
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
 PARTS = ("honest", "attacks", "cost")
 OWN = 64
-"""So many pictures a client shows its model."""
+"""Number of pictures that a client shows its model."""
 VICTIMS, BATCH = 64, 16
 FIRST_VICTIM = 1000
 SEEDS = (10, 11, 12)
-"""Of the honest models that are manipulated."""
+"""Seeds of the honest models that are manipulated."""
 VIEWS = ("weights", "noise", "own")
-"""What the client looks with: weights alone, smooth noise, and its own pictures."""
+"""Inputs of the inspection: weights alone, smooth noise, and the client's own pictures."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ class Planted:
 
     model: nn.Module
     honest: nn.Module
-    """What was agreed on."""
+    """The agreed model."""
     rows: str
     """The layer whose gradient holds images."""
     following: str
@@ -45,7 +45,7 @@ class Planted:
     order: Tensor
     """Which rows, from the lowest edge to the highest."""
     scales: Tensor
-    """What these were multiplied by; the following layer's columns are divided by it."""
+    """Factors of these; the following layer's columns are divided by them."""
 
     def layer(self, name: str) -> nn.Linear:
         found = self.model.get_submodule(name)

@@ -1,4 +1,4 @@
-"""What error feedback gives back to an attacker who watches several rounds of a client with few samples.
+"""Leakage through error feedback to an attacker who sees several rounds of a client with few samples.
 
 ``python -m benchmarks.earlier_rounds [--data FOLDER] [--rounds 4] [--steps 600]``. Eight clients with
 one photograph each train LeNet by FedSGD, batch 1, lr 0.1, under pruning with error feedback; the

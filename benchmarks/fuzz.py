@@ -28,7 +28,7 @@ _LOOK_EVERY = 256
 
 @dataclass
 class Tally:
-    """What happened to one decoder's inputs."""
+    """Outcomes of one decoder's inputs."""
 
     name: str
     inputs: int = 0
@@ -52,7 +52,7 @@ def fuzz(
 ) -> Tally:
     """Give a decoder damaged inputs, fewer than ``inputs`` if the time ``until`` (monotonic) has passed."""
     draw, tally = random.Random(f"{decoder.name} {seed}"), Tally(decoder.name)
-    before, start = _peak_memory(), time.monotonic()
+    before, start = peak_memory(), time.monotonic()
     for number in range(inputs):
         damaged = decoder.damage(draw.choice(decoder.examples), draw)
         try_one(decoder, damaged, tally)
@@ -60,7 +60,7 @@ def fuzz(
             advance(number)
             if time.monotonic() > until:
                 break
-    tally.seconds, tally.memory = time.monotonic() - start, _peak_memory() - before
+    tally.seconds, tally.memory = time.monotonic() - start, peak_memory() - before
     return tally
 
 
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         decoders = [decoder for decoder in all_decoders(Path(folder)) if args.only in decoder.name]
-        _limit_memory()
+        limit_memory()
         tallies = _fuzz_all(decoders, args.inputs, args.seed, time.monotonic() + args.seconds)
     print(table(tallies))
     for tally in tallies:
@@ -137,11 +137,11 @@ def _fuzz_all(decoders: Sequence[Decoder], inputs: int, seed: int, until: float)
     return tallies
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _limit_memory() -> None:
+def limit_memory() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
         limit = pages * resource.getpagesize() + SPARE_MEMORY

@@ -40,6 +40,7 @@ from fl_app.flower import held_tensor
 from fl_app.flower.inline import InlineGrid
 from fl_app.models import ModelSpec, check_size, mlp
 from fl_app.models.stored import load_weights
+from fl_app.policy import Account, Journal, Policy, load_policy, read_journal
 from fl_app.privacy import Release
 from fl_app.results import ResultError, load_run, read_run
 from fl_app.results.study import load_study
@@ -68,7 +69,7 @@ from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.begun import Begun
 from fl_app.text.folder import read_tokenizer
 from fl_app.text.tokenizer import SIGNS
-from fl_app.types import Truth
+from fl_app.types import Trace, Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change, messages
 from fl_app.wire.messages import MessageError
 
@@ -103,6 +104,7 @@ def all_decoders(folder: Path) -> list[Decoder]:
         *_run_folders(folder / "runs"),
         *_data_files(folder / "data"),
         *_settings(),
+        *_policies(folder / "policy"),
     ]
 
 
@@ -649,7 +651,7 @@ def _tensor_files(folder: Path) -> list[Path]:
 def _run_folders(folder: Path) -> list[Decoder]:
     weights = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
-    public = Public(10, (1, 4, 4), (0.5,), (0.2,), {"_target_": "x"}, True, 4)
+    public = Public(10, (1, 4, 4), (0.5,), (0.2,), (Trace(withheld="small", kept=0.1),), True, 4)
     sighting = Sighting(
         order=order,
         answer=messages.Answer(1, 0, 1, 2),
@@ -883,14 +885,65 @@ def _pictures() -> list[bytes]:
 def _settings() -> list[Decoder]:
     words = (
         b"defense=dgp attack=none rounds=2 +model.width=3",
-        b"data=cifar10 data.root=/x defense=topk defense.topk.inner.k=0.01",
-        b"model._target_=os.system ~defense.dgp 'seed=${oc.env:HOME}'",
+        b"data=cifar10 data.root=/x defense=topk defense.share=0.01",
+        b"model._target_=os.system ~defense.k1 'seed=${oc.env:HOME}'",
     )
 
     def read(text: bytes) -> Any:
         return compose_sent(text.decode(errors="replace"), NOBODY, places=False)
 
     return [of_bytes("overrides", [compose_sent], words, read, ConfigError, weight=0.004)]
+
+
+def _policies(folder: Path) -> list[Decoder]:
+    rule = {"name": "prune_dual", "at_least": {"k2": 0.75}, "at_most": {"k1": 0.05}, "equals": {"a": "b"}}
+    wanted = Policy.model_validate(
+        {"models": ["mlp"], "defenses": [rule], "orders": {"total": 9}, "audit": {"bundles": ["ab" * 32]}}
+    )
+    toml = b"min_batch = 16\n[[defenses]]\nname = 'prune_dual'\nat_most = {k1 = 0.05}\n[audit]\nruns = []\n"
+    account = Account()
+    run = account.open(7, "key", "plan")
+    account.locate(run, 1, "ab/0.5/10")
+    account.answer(wanted, run, 1, "ab", [Release(0.1, 1.0, 3, 1e-5)])
+    journal = Journal(folder / "written.jsonl")
+    for allowed in (True, False):
+        journal.write(run=7, round=1, kind="train", size=9, allowed=allowed, decision="model")
+    from_json = Account.from_json.__func__  # type: ignore[attr-defined]
+    return [
+        *(
+            of_files(
+                f"policy{suffix}",
+                [load_policy],
+                [example],
+                partial(load_policy, folder / f"policy{suffix}"),
+                ValueError,
+                file=folder / f"policy{suffix}",
+            )
+            for suffix, example in ((".toml", toml), (".yaml", wanted.model_dump_json().encode()))
+        ),
+        of_bytes(
+            "account",
+            [from_json],
+            [account.to_json().encode()],
+            lambda blob: Account.from_json(blob.decode(errors="replace")),
+            ValueError,
+        ),
+        of_trees(
+            "account values",
+            [from_json],
+            [json.loads(account.to_json())],
+            lambda tree: Account.from_json(json.dumps(tree)),
+            ValueError,
+        ),
+        of_files(
+            "log of what left",
+            [read_journal],
+            [journal.path.read_bytes()],
+            lambda: list(read_journal(folder / "read.jsonl")),
+            ValueError,
+            file=folder / "read.jsonl",
+        ),
+    ]
 
 
 _MAKE_MESSAGE = _message_maker()

@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 NUMBERS = (0, 1, 2, 127, 128, 255, 256, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
-"""Where lengths and counts break."""
+"""Numbers at which lengths and counts break."""
 VALUES: tuple[Any, ...] = (
     *(True, -1, 0, 1, 2**31, 2**62, -(2**62), 0.5, -1.0, 1e308, float("nan"), float("inf")),
     *("", "x", "../../x", "9" * 40, "\0", "é", b"", b"\0", b"FWU", [], [1], [0.5], ["x"]),
 )
-"""What a record of Flower's may hold."""
+"""Values that a record of Flower's may hold."""
 JSON_VALUES: tuple[Any, ...] = (
     *(value for value in VALUES if not isinstance(value, bytes)),
-    *(None, {}, {"x": 1}, [[]], 10**30, [None], [["x"]], {"_target_": "os.system"}),
+    *(None, {}, {"x": 1}, [[]], 10**30, 10**400, [None], [["x"]], {"_target_": "os.system"}),
 )
+DEEPEST = 5000
+"""Brackets within brackets: more than Python's stack has."""
 LONGEST = 1 << 16
 """Bytes; damage must not make an input grow without end."""
 
@@ -76,6 +78,11 @@ def _insert(out: bytearray, others: Sequence[bytes], draw: random.Random) -> Non
     out[at:at] = draw.randbytes(draw.randint(1, 8))
 
 
+def _nest(out: bytearray, others: Sequence[bytes], draw: random.Random) -> None:
+    at = draw.randrange(len(out) + 1)
+    out[at:at] = draw.choice((b"[", b'{"":', b"{a: ", b"- ")) * DEEPEST
+
+
 def _splice(out: bytearray, others: Sequence[bytes], draw: random.Random) -> None:
     other = draw.choice(others)
     out[draw.randrange(len(out) + 1) :] = other[draw.randrange(len(other) + 1) :]
@@ -83,7 +90,7 @@ def _splice(out: bytearray, others: Sequence[bytes], draw: random.Random) -> Non
 
 _CHANGES: tuple[Callable[[bytearray, Sequence[bytes], random.Random], None], ...] = (
     *(_flip, _flip, _replace, _replace, _write_number, _write_number),
-    *(_cut_end, _cut_out, _repeat, _insert, _splice),
+    *(_cut_end, _cut_out, _repeat, _insert, _nest, _splice),
 )
 
 

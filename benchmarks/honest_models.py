@@ -22,17 +22,17 @@ BATCH = 32
 
 
 class Training(NamedTuple):
-    """How a model was trained before it is looked at."""
+    """Training of a model before its inspection."""
 
     optimiser: str
-    """Of torch.optim."""
+    """Name of a class in torch.optim."""
     steps: int
     rate: float
     decay: float = 0.0
     classes: int = 10
     """The first so many have samples, as a client's own data may."""
     samples: int = 5000
-    """Of the training set; few of them are learned by heart."""
+    """Samples of the training set; a few are learned by heart."""
 
     def __str__(self) -> str:
         more = [f"decay {self.decay:g}"] if self.decay else []

@@ -1,4 +1,4 @@
-"""How many images of a batch a server gets that plants a block, or trap weights, in the model it sends.
+"""Images of a batch that a server recovers by planting a block, or trap weights, in its model.
 
 ``python -m benchmarks.imprint [--data FOLDER] [--batches N] [--functional NAME]``, with an image folder
 of CIFAR-10. The bins are fitted to 8,000 training pictures, the victims are test pictures, each

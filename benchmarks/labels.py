@@ -52,7 +52,7 @@ class Row:
     f1: float
     exact: float
     rank_error: float | None
-    """How far the rank is from the number of samples."""
+    """Distance of the rank from the number of samples."""
     seconds: float
     slowest: float
     counted: float
@@ -72,7 +72,7 @@ def batches(
         inputs = torch.randn(samples, 3, size, size, generator=generator)
         labels = torch.randint(CLASSES, (samples,), generator=generator)
         network = copy.deepcopy(fresh)  # a step in train mode changes the statistics of BatchNorm
-        yield _gradient(network, MODELS[name], inputs, labels), labels
+        yield output_gradients(network, MODELS[name], inputs, labels), labels
 
 
 def measure(attack: LabelAttack, seen: Sequence[tuple[Observation, Tensor]]) -> Row:
@@ -129,13 +129,11 @@ def main(
                         if attack == INFERRED and defense != "none":
                             continue
                         told = None if attack == INFERRED else count
-                        seen = [
-                            (_observe(network, update, defense, told), labels) for update, labels in drawn
-                        ]
+                        seen = [(observe(network, update, defense, told), labels) for update, labels in drawn]
                         print(line(case, attack, measure(method, seen)), flush=True)
 
 
-def _gradient(network: nn.Module, layer: str, inputs: Tensor, labels: Tensor) -> Update:
+def output_gradients(network: nn.Module, layer: str, inputs: Tensor, labels: Tensor) -> Update:
     names = [f"{layer}.weight", f"{layer}.bias"]
     loss = cross_entropy(network(inputs), labels)
     slopes = torch.autograd.grad(loss, [network.get_parameter(name) for name in names])
@@ -146,7 +144,7 @@ def _counts(found: LabelSet) -> Counter[int]:
     return Counter(torch.repeat_interleave(found.labels, found.counts).tolist())
 
 
-def _observe(network: nn.Module, update: Update, defense: str, samples: int | None) -> Observation:
+def observe(network: nn.Module, update: Update, defense: str, samples: int | None) -> Observation:
     transform = DEFENSES[defense]
     context = RoundContext(1, 0, torch.Generator().manual_seed(0))
     sent, _ = transform.apply(update, transform.init(update), context)

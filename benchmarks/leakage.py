@@ -1,4 +1,4 @@
-"""What every defense leaks to plain and to adaptive attackers: the table of docs/attacks.md.
+"""Leakage of every defense to plain and to adaptive attackers: the table of docs/attacks.md.
 
 ``python -m benchmarks.leakage WORK --data FOLDER [--attacks …] [--defenses …] [--images 20]``. Real
 federations of one round on an image folder give the updates; their sightings, and the result
@@ -47,7 +47,7 @@ DEFENSES = {
     "adgp": "",
     "outpost": "",
     "outpost_late": "",
-    "gaussian": "defense.gaussian.std=0.01",
+    "gaussian": "defense.std=0.01",
     # at the published 1 % nothing is withheld that was not zero anyway
     "soteria": "defense.rate=0.8",
     "precode": "",
@@ -67,7 +67,7 @@ class Setting:
     batch: int
     trained: bool
     forms: dict[bool, ImageAttack]
-    """By whether the attack adapts."""
+    """The attack by whether it adapts."""
 
 
 def settings(steps: dict[str, int], budget: float | None) -> dict[str, Setting]:

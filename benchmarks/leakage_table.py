@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 ALIKE = ("none", "outpost", "outpost_late", "fp16", "int8")
-"""Of these the adaptive attacker makes what the plain one does."""
+"""Defenses against which the adaptive attack is the plain one."""
 ATTACKS = {"ig": "IG, LeNet (ReLU)", "dlg": "DLG, LeNet (sigmoid)", "gi": "GI, ConvNet16-BN (trained)"}
 MEASURES = "PSNR / SSIM / LPIPS"
 SHOWN = 8

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from fl_app.adversary.liars import LIES, TARGET, with_trigger
+from fl_app.adversary.liars import TARGET, with_trigger
+from fl_app.adversary.lies import LIES
 from fl_app.config.build import server_parts
 from fl_app.config.compose import quote, split_overrides
 from fl_app.config.trust import WHOLE

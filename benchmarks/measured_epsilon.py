@@ -25,7 +25,7 @@ CLIP = 0.5
 SIZE = 16
 DELTA = 1e-5
 CONFIDENCE = 0.999
-"""So high that a sound mechanism is hardly ever accused."""
+"""Confidence of the bounds: a sound mechanism is hardly ever accused."""
 COHORT = 4
 WHOLE_COHORT = 2
 TRIALS = 4000

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from fl_app import client_app, server_app
 from fl_app.adversary import passive as audit
+from fl_app.client import client
 from fl_app.client import state as client_state
-from fl_app.client.client import client
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import join_overrides, quote
 from fl_app.flower import InlineGrid, inline

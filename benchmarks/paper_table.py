@@ -31,4 +31,4 @@ PAPER = {
         "adgp": 0.0424,
     },
 }
-"""By model and method; the paper's DP is our gaussian, its Ours is our adgp."""
+"""Values by model and method; the paper's DP is our gaussian, its Ours is our adgp."""

@@ -1,4 +1,4 @@
-"""How well photographs are recovered: our attacks beside plain loops of the published ones.
+"""Recovery of photographs: our attacks beside plain loops of the published ones.
 
 ``python -m benchmarks.photographs [--data FOLDER]``, with an image folder of CIFAR-10. The
 victims are the first test picture of each of eight classes, on three untrained models; the
@@ -37,7 +37,7 @@ STEPS, STEP_SIZE = 1200, 0.1
 SMOOTHNESS = (0.01, 0.2)
 """The weights of the prior that the plain inversion is tried with: large batches need the larger one."""
 SEARCHES, HISTORY, SOLVED = 300, 100, 1e-8
-"""Of the plain leakage: calls of L-BFGS, its memory, and the relative distance at which it may stop."""
+"""Plain leakage: calls of L-BFGS, its memory, and the relative distance at which it may stop."""
 
 Attack = Callable[[Sequence[Observation]], list[Tensor]]
 """From observations of one model to the pixels of each."""
@@ -45,7 +45,7 @@ Attack = Callable[[Sequence[Observation]], list[Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """How well each victim was recovered: tensors (models, victims)."""
+    """Scores of each victim: tensors (models, victims)."""
 
     mse: Tensor
     psnr: Tensor

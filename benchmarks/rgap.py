@@ -40,10 +40,10 @@ class Recovered(NamedTuple):
 
     psnr: float
     seconds: float
-    """Of the processor."""
+    """Processor time."""
     layers: Sequence[SolvedLayer]
     errors: Mapping[str, float]
-    """Of each layer's input, by the name of its weight."""
+    """Error of each layer's input, by the name of its weight."""
 
 
 def recover(make: Callable[..., nn.Module], photos: Tensor) -> list[Recovered]:

@@ -1,12 +1,14 @@
 """One secure round of this project against Flower's SecAgg+: processor time and bytes, by client and server.
 
-``python -m benchmarks.secure_round [SECONDS]``. Both sum the same vectors, in one process, at the same
-resolution. Processor time of a client is what its own calls take; moving messages counts for nobody. Bytes
-are those of serialised message contents, without the model, which every way of aggregating sends.
+``python -m benchmarks.secure_round [SECONDS | growth]``. Both sum the same vectors, in one process, at the
+same resolution. Processor time of a client is what its own calls take; moving messages counts for nobody.
+Bytes are those of serialised message contents, without the model, which every way of aggregating sends.
 
 With shares for everyone, the time of SecAgg+ goes with the cube of the number of clients: its Shamir is pure
 Python, over a PEM file in blocks of 16 bytes. Small rounds say how long the whole one would take; if that is
 more than SECONDS (60), the largest round within SECONDS is measured instead, of both.
+
+``growth`` measures our rounds of 10, 100 and 1,000 clients, beside plain uploads of the same vectors.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.client.mod import secaggplus_mod
@@ -39,10 +42,23 @@ from rich.table import Table
 from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.flower.internals import serialised_size
-from fl_app.secagg import SecureRound, Terms, fit_fixed_point, mask, offer, share, smallest_threshold, unmask
-from fl_app.wire.messages import pack_blob
+from fl_app.secagg import (
+    SecureRound,
+    Terms,
+    fit_fixed_point,
+    fit_neighbourhood,
+    mask,
+    offer,
+    share,
+    smallest_threshold,
+    unmask,
+)
+from fl_app.wire import decode, encode
+from fl_app.wire.messages import VALUES, pack_blob
 
 CLIENTS, SIZE = 100, 10_000
+GROWTH = ((10, 10_000), (100, 10_000), (1000, 10_000), (100, 100_000))
+"""Clients and values of the rounds by which growth is shown."""
 DROPPED = 0.2
 """The share of clients that vanish before they send a vector, where some do."""
 SECONDS = 60.0
@@ -59,7 +75,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass
 class Exchange:
-    """What one exchange cost: processor seconds and bytes, by client and for the server."""
+    """Cost of one exchange: processor seconds and bytes, by client and for the server."""
 
     seconds: dict[int, float] = field(default_factory=dict)
     up: dict[int, int] = field(default_factory=dict)
@@ -77,11 +93,11 @@ class Measured:
     dropped: frozenset[int] = frozenset()
     exchanges: list[Exchange] = field(default_factory=lambda: [Exchange() for _ in EXCHANGES])
     apart: float = math.nan
-    """How far the sum is from that of the survivors' vectors, at its worst entry, in steps of the grid."""
+    """Largest error of an entry of the sum against the survivors' vectors, in steps of the grid."""
 
     @property
     def survivors(self) -> list[int]:
-        """Whose costs are averaged: they took part to the end."""
+        """Clients that took part to the end; their costs are averaged."""
         return [client for client in range(self.clients) if client not in self.dropped]
 
     @property
@@ -159,7 +175,17 @@ def run_ours(vectors: Vectors, dropped: Collection[int] = ()) -> Measured:
     measured = Measured("ours", clients, size, frozenset(dropped))
     fixed_point = fit_fixed_point(bound=BOUND, step=STEP, clients=clients)
     everyone = tuple(range(clients))
-    terms = Terms(os.urandom(16), 1, 0, JOB, everyone, smallest_threshold(clients), size, fixed_point)
+    terms = Terms(
+        os.urandom(16),
+        1,
+        0,
+        JOB,
+        everyone,
+        smallest_threshold(clients),
+        size,
+        fixed_point,
+        neighbourhood=fit_neighbourhood(clients),
+    )
     server = SecureRound(terms)
     states: dict[int, bytes] = {}
     answers = (
@@ -195,6 +221,46 @@ def run_ours(vectors: Vectors, dropped: Collection[int] = ()) -> Measured:
     if measured.apart:
         raise RuntimeError(f"benchmarks.secure_round: our sum is off by {measured.apart} steps")
     return measured
+
+
+def run_plain(vectors: Vectors) -> Measured:
+    """Upload the vectors as they are, in the project's own packing, and sum them."""
+    clients, size = vectors.shape
+    measured = Measured("plain", clients, size, exchanges=[Exchange()])
+    (exchange,) = measured.exchanges
+    total = torch.zeros(size)
+    for client in range(clients):
+        start = time.process_time()
+        blob = encode({VALUES: torch.from_numpy(vectors[client])})
+        exchange.seconds[client] = time.process_time() - start
+        exchange.up[client], exchange.down[client] = content_size(blob), 0
+        with _server_time(exchange):
+            total += decode(blob, {VALUES: torch.empty(size)})[VALUES]
+    measured.apart = float((total - torch.from_numpy(vectors).sum(0)).abs().max()) / STEP
+    return measured
+
+
+def print_growth(rounds: Iterable[tuple[int, int]] = GROWTH) -> None:
+    """Print what our rounds cost a client and the server by the size of the cohort, and a plain upload."""
+    table = Table(title="processor time and bytes by the size of the cohort; plain in brackets")
+    columns = ("clients", "values", "neighbours", "client ms", "server ms each", "bytes up", "down")
+    for column in (*columns, "without vector"):
+        table.add_column(column, justify="right")
+    for clients, size in rounds:
+        vectors = draw(clients, size)
+        ours, bare = run_ours(vectors), run_plain(vectors)
+        near = fit_neighbourhood(clients)
+        table.add_row(
+            f"{clients:,}",
+            f"{size:,}",
+            str(clients - 1 if near is None else near.degree),
+            f"{1e3 * ours.client_seconds:.1f} ({1e3 * bare.client_seconds:.2f})",
+            f"{1e3 * ours.server_seconds / clients:.2f} ({1e3 * bare.server_seconds / clients:.2f})",
+            f"{ours.up:,.0f} ({bare.up:,.0f})",
+            f"{ours.down:,.0f}",
+            f"{ours.up - ours.mean('up', ours.exchanges[MASKED]):,.0f}",
+        )
+    Console(width=132).print(table)
 
 
 def content_size(blob: bytes) -> int:
@@ -416,4 +482,7 @@ class _MeteredGrid(ForwardingGrid):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["growth"]:
+        print_growth()
+        sys.exit()
     main(seconds=float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS)

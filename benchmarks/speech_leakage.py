@@ -1,4 +1,4 @@
-"""What the update of a speech model tells of what was said: tables 2, 3 and 5 of Dang et al. 2021.
+"""Leakage of transcripts from updates of a speech model: tables 2, 3 and 5 of Dang et al. 2021.
 
 ``python -m benchmarks.speech_leakage WORK bag [--utterances N] [--local-steps K] [--told] [--limit …]``: the
 bag of words and the length, for each of the utterances, or for groups of N in each of K local steps.
@@ -45,14 +45,14 @@ from fl_app.types import Observation, Truth, Update
 DATA = Path("../shared/data")
 BANDS = 40
 FRAMES = 300
-"""Of random features: three seconds."""
+"""Frames of random features: three seconds."""
 BATCH = 8
 """Recordings in a step of training."""
 
 
 @dataclass(frozen=True, eq=False)
 class Utterance:
-    """What was said, and what a client hears of it."""
+    """A transcript, and its audio as a client has it."""
 
     name: str
     text: str
@@ -65,7 +65,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of table 5 is computed."""
+    """Part of table 5 that is computed."""
 
     utterances: int
     pieces: int

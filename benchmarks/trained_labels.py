@@ -23,7 +23,7 @@ from fl_app.types import Observation
 
 MODELS = {"lenet": lenet_zhu, "resnet18": resnet18}
 BATCH, LR = 64, 1e-3
-"""Of training."""
+"""Batch size and learning rate of training."""
 
 
 def stages(model: nn.Module, dataset: Dataset, steps: Sequence[int]) -> Iterator[int]:

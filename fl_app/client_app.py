@@ -53,7 +53,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (OSError, "keep"),
     (ValueError, "message"),
 )
-"""What a server learns of an error; the first that fits."""
+"""Texts that a server gets for an error; the first match counts."""
 _BUNDLE = re.compile(r"\.([0-9a-f]{8,64})$")
 _Handler = Callable[[Message, Context], Message]
 
@@ -76,7 +76,10 @@ def _guarded(handler: _Handler) -> _Handler:
             else:
                 logger.warning("run %d: failed [%s]", context.run_id, code, exc_info=error)
             refusal = Refusal(code)
-        _note(message, context, size=0, allowed=False, decision=refusal.code)
+        try:
+            _note(context, _kind_and_round(message), size=0, allowed=False, decision=refusal.code)
+        except OSError as error:  # its text names files of the node
+            logger.error("run %d: the refusal cannot be noted: %s", context.run_id, error)
         raise refusal
 
     return handle
@@ -107,7 +110,7 @@ def locate(message: Message, context: Context) -> Message:
         memory.recall(context.state, parcel, locating=True)
     # not kept: the gradient that it computes now would be the same after a restart
     reply = client.locate(parcel, read_query(message), context.state)
-    _note_answer(message, context, client)
+    _note_answer(message, context, client, parcel.order.round)
     return Message(pack_reply(reply), reply_to=message)
 
 
@@ -128,7 +131,7 @@ def share(message: Message, context: Context) -> Message:
 @app.query("endorse")
 @_guarded
 def endorse(message: Message, context: Context) -> Message:
-    """Secure aggregation with identities: sign whose vectors came."""
+    """Secure aggregation with identities: sign the list of clients whose vectors arrived."""
     return _secure(ENDORSE, message, context)
 
 
@@ -152,7 +155,7 @@ def train(message: Message, context: Context) -> Message:
     if memory is not None and not reply.answer.need_model:
         memory.keep(trial, parcel, since)
     context.state = trial
-    _note_answer(message, context, client)
+    _note_answer(message, context, client, parcel.order.round)
     return Message(pack_reply(reply, evidence), reply_to=message)
 
 
@@ -162,9 +165,13 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
     if settings is None:
         raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
     crowd = max(settings.min_clients, _policy(context).min_cohort)
-    settings = replace(settings, min_clients=crowd)
-    member = SecureMember(settings, client, context.state)
-    return Message(pack_secure(member.answer(kind, unpack_secure(message))), reply_to=message)
+    apart = _policy(context).secure_aggregation.min_difference
+    settings = replace(settings, min_clients=crowd, min_difference=apart)
+    member = SecureMember(settings, client, context.state, _folder(context))
+    answer = member.answer(kind, unpack_secure(message))
+    if _has_policy(context):
+        _note(context, _kind_and_round(message), size=len(answer), allowed=True, decision="policy")
+    return Message(pack_secure(answer), reply_to=message)
 
 
 def _client(message: Message, context: Context, records: RecordDict | None = None) -> Client:
@@ -173,7 +180,7 @@ def _client(message: Message, context: Context, records: RecordDict | None = Non
     parts = client_parts(_overrides(context), trust_of(context.node_config), own)
     policy = _policy(context)
     guard = None
-    if parts.plan is not None and not (_trusts(context) and POLICY not in context.node_config):
+    if parts.plan is not None and _has_policy(context):
         books = Books(_account_file(context), context.state if records is None else records)
         guard = Guard(policy, parts.plan, books, context.run_id, _bundle())
     kind = Client if parts.defense.scheme is None else VectorClient
@@ -188,12 +195,21 @@ def _trusts(context: Context) -> bool:
         return False
 
 
+def _has_policy(context: Context) -> bool:
+    """Say whether runs are held to a policy: everywhere but on a node that trusts them and names no file."""
+    return bool(_policy_file(context)) or not _trusts(context)
+
+
+def _policy_file(context: Context) -> str:
+    return str(context.node_config.get(POLICY, os.environ.get("FL_APP_POLICY", "")))
+
+
 def _policy(context: Context) -> Policy:
     """Return the node's policy: its file's, or the default with the consent that its node-config gives."""
-    file = context.node_config.get(POLICY, os.environ.get("FL_APP_POLICY"))
+    file = _policy_file(context)
     if file:
         try:
-            return _load(str(file))
+            return _load(file)
         except ValueError as error:
             raise Refusal("node", str(error)) from error
     allowed = switch(context.node_config, ALLOW_AUDIT, "FL_APP_ALLOW_AUDIT")
@@ -205,29 +221,36 @@ def _load(file: str) -> Policy:
     return load_policy(Path(file))
 
 
+@functools.cache
 def _bundle() -> str:
     """Return the hash of the app bundle that this module was unpacked from; "" if there is none."""
     found = _BUNDLE.search(Path(__file__).resolve().parents[1].name)
     return found[1] if found else ""
 
 
-def _note_answer(message: Message, context: Context, client: Client) -> None:
+def _note_answer(message: Message, context: Context, client: Client, round: int) -> None:
     if client.guard is not None:
-        _note(message, context, size=client.guard.size, allowed=True, decision="policy")
+        about = (message.metadata.message_type, round)
+        _note(context, about, size=client.guard.size, allowed=True, decision="policy")
 
 
-def _note(message: Message, context: Context, *, size: int, allowed: bool, decision: str) -> None:
+def _kind_and_round(message: Message) -> tuple[str, int | None]:
+    try:
+        return message.metadata.message_type, read_order(message).round
+    except ValueError:
+        return message.metadata.message_type, None
+
+
+def _note(
+    context: Context, about: tuple[str, int | None], *, size: int, allowed: bool, decision: str
+) -> None:
     """Write down what left, or was refused, if the node has a place for it."""
     log = context.node_config.get(POLICY_LOG, os.environ.get("FL_APP_POLICY_LOG"))
     folder = _folder(context)
     if not log and folder is None:
         return
     path = Path(str(log)) if log else Path(str(folder)) / "leaving.jsonl"
-    try:
-        round = read_order(message).round
-    except ValueError:
-        round = None
-    kind = message.metadata.message_type
+    kind, round = about
     Journal(path).write(
         run=context.run_id, round=round, kind=kind, size=size, allowed=allowed, decision=decision
     )
@@ -248,7 +271,7 @@ def _partition(context: Context) -> tuple[int, int]:
 
 
 def _folder(context: Context) -> Path | None:
-    """Return the folder of this client's own, if whoever runs it says so."""
+    """Return this client's own folder, if the node configures one."""
     folder = context.node_config.get("state-dir", os.environ.get("FL_APP_STATE"))
     return Path(str(folder)) if folder else None
 

@@ -17,7 +17,7 @@ SERVER = -1
 """The `client` of draws that belong to the server."""
 _TWISTER_WORDS = 624
 _TWISTER_START = 24
-"""Where the state of torch's CPU generator has the words of its Mersenne twister, eight bytes each."""
+"""Offset of the Mersenne twister's words, eight bytes each, in the state of torch's CPU generator."""
 
 
 def seed_for(seed: int, round: int, client: int, purpose: str) -> int:

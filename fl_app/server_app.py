@@ -18,5 +18,5 @@ def main(grid: Grid, context: Context) -> None:
     """Train, attack, report."""
     overrides = str(context.run_config.get("overrides", ""))
     report = run_federation(grid, overrides, trust_of(context.node_config))
-    # by Flower's own logger: in a deployment that is what is shown to who started the run
+    # by Flower's own logger: a deployment shows that to the user who started the run
     logging.getLogger("flwr").info("report: %s", report)

@@ -1,4 +1,4 @@
-"""The few types that every part speaks: an update, a round, what an attacker knows, what is true.
+"""Types that all rooms share: update, round, the attacker's knowledge, the truth.
 
 The adversary's knowledge is a type. `Observation` has no field for client data
 or a client's seed, so an attack cannot cheat by accident; `Truth` is a type of
@@ -29,7 +29,7 @@ _FEATURES = 16
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a transform may know of the round it runs in."""
+    """Knowledge of a transform about its round."""
 
     round: int
     client: int
@@ -41,8 +41,38 @@ class RoundContext:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Marks that one part of a defense leaves on updates, as the defense itself states them.
+
+    Adaptive attacks read them, and no name of a defense. The defaults are those of a defense that states
+    nothing: its zeros count as entries that were not sent, and nothing is known of those.
+    """
+
+    zeros_sent: bool = False
+    """Whether an entry that is 0 in the update is 0 or small in the client's gradient, too."""
+    withheld: str = ""
+    """Entries of each tensor that are withheld by size: ``small`` ones, or ``extreme`` ones of both ends."""
+    kept: float | None = None
+    """Share of each tensor that is sent, if small entries are withheld."""
+    feedback: bool = False
+    """Whether withheld entries are sent in later rounds."""
+    confined: bool = False
+    """Whether the client trains only the entries that it sends."""
+    signs: bool = False
+    """Whether an entry tells little more than its sign."""
+    noise: float = 0.0
+    """Standard deviation of noise that is added to every entry."""
+    divergence: float = 0.0
+    """Weight in the loss of the KL divergence of layers that draw at random."""
+    policies: tuple[tuple[int, ...], ...] = ()
+    """Public rewritings of images, each as the numbers of its operations."""
+    remark: str = ""
+    """Advice to the attacker, noted in its results."""
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What an honest-but-curious server knows of one client's round.
+    """Knowledge of an honest-but-curious server about one client's round.
 
     Only `model` and `update` are always there; None means "not granted".
     """
@@ -56,14 +86,15 @@ class Observation:
     lr: float | None = None
     local_steps: int | None = None
     local_batch_size: int | None = None
-    """Of a local step; the last step of a pass may have fewer samples."""
+    """Samples of a local step; the last step of a pass may have fewer."""
     batch_size: int | None = None
     num_classes: int | None = None
     input_shape: tuple[int, ...] | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     """Per-channel normalisation: the model sees ``(pixel - mean) / std``."""
-    defense: Mapping[str, object] | None = None
+    defense: Sequence[Trace] | None = None
+    """Traces of the client's defense; none of an undefended client, None if the defense is not known."""
     labels: Tensor | None = None
     buffers: Mapping[str, Tensor] | None = None
     """BatchNorm statistics that the client sent."""
@@ -97,7 +128,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of one gradient of ``model``, by parameter name or in parameter order.
@@ -135,7 +166,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of a client that took ``local_steps`` steps of SGD with rate ``lr``.
@@ -184,7 +215,7 @@ class Observation:
         std: Sequence[float] | None = None,
         labels: Tensor | Sequence[int] | None = None,
         training: bool | None = None,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
         check: bool = True,
     ) -> Observation:
         """Return the observation of a weight difference, after minus before; else as `from_weights`."""
@@ -320,12 +351,12 @@ class Manipulated(NamedTuple):
     model: nn.Module
     """A copy with other weights, and maybe with other layers."""
     extensions: Mapping[str, dict[str, object]]
-    """What the added layers are built by, as an order may say it: settings by name."""
+    """Settings of the added layers by name, as an order carries them."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the client really trained on; only scores may see it."""
+    """Samples that the client trained on; only scores may see them."""
 
     inputs: Tensor
     """Pixels in [0, 1] (N, C, H, W), before normalisation; or tokens (N, L), before any were hidden."""

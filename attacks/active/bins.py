@@ -36,7 +36,7 @@ class Bins:
     shown: Tensor
     """Mask of the bins (K,) shown as images: single ones, or the strongest where nothing is decided."""
     labels: Tensor
-    """Of single samples (K,), -1 where it is not known."""
+    """Labels of single samples (K,), -1 where unknown."""
     notes: tuple[str, ...]
 
 
@@ -51,7 +51,7 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
         inputs, signals = _sharpened(obs, problem, path, block, vectors, signals, divisible)
     candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
     if obs.local_steps is not None and obs.local_steps > 1:
-        # rows drift apart: a sample shows faintly in bins below its own, where it stands alone, too
+        # rows drift apart: a sample shows faintly in bins below its own, too, where it is alone
         candidates = candidates[signals[candidates].abs().argsort(descending=True)]
         candidates = candidates[distinct(as_pixels(inputs[candidates], problem))]
     verdicts = judge(

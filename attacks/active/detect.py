@@ -57,7 +57,7 @@ CHECKS: Mapping[str, Check] = {
     "group in step": Check(32.0, "so many units rise and fall with one over the inputs"),
     "other architecture": Check(0.5, "this many parameters are not those of the expected model"),
 }
-"""By name. Numbers above the threshold are findings."""
+"""Threshold of each number by its name; larger numbers are findings."""
 
 
 class Finding(NamedTuple):

@@ -43,7 +43,7 @@ def fill_in(
     weights = 1 / signals.square()
     shares = weights.clone()
     shares[1:] += weights[:-1]
-    # from zero, a grey picture: what survives is what stands out, and no measure of its neighbours
+    # from zero, a grey picture: surviving entries are outliers, and say nothing of their neighbours
     rows = torch.where(known, rows, 0)
     for _ in range(SWEEPS):
         above = torch.cat([rows[1:], torch.zeros_like(rows[:1])])

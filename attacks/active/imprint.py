@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -34,7 +34,7 @@ from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
 from attacks.knowledge import added_noise
 from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Manipulated, Observation
+from fl_app.types import Manipulated, Observation, Trace
 
 WHO = "imprint"
 QUANTILES = "quantiles"
@@ -104,14 +104,14 @@ class Imprint:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         deltas: bool = True,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
     ) -> dict[str, object]:
         """Return what `add_imprint` needs to build the block, as plain data.
 
         ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands that are not the
         victims'; ``moments`` are mean and deviation of the functional, for a law without
         images. The model sees ``(pixel - mean) / std``, or pixels if these are None.
-        ``deltas`` says whether the client takes local steps; ``defense`` is its config, where known.
+        ``deltas`` says whether the client takes local steps; ``defense`` has its traces.
         """
         channels = in_shape[0]
         mean, std = mean or [0.0] * channels, std or [1.0] * channels
@@ -137,7 +137,7 @@ class Imprint:
         mean: Sequence[float],
         std: Sequence[float],
         deltas: bool,
-        defense: Mapping[str, object] | None = None,
+        defense: Sequence[Trace] | None = None,
     ) -> Manipulated:
         """Return the planted model, and how a client builds it."""
         settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas, defense=defense)
@@ -169,7 +169,7 @@ class Imprint:
             notes=(*problem.notes, *found.notes),
         )
 
-    def _own_gain(self, deltas: bool, defense: Mapping[str, object] | None) -> float:
+    def _own_gain(self, deltas: bool, defense: Sequence[Trace] | None) -> float:
         if deltas:  # a larger one would move the edges
             return GAIN
         return max(GAIN_OF_GRADIENTS, LOUDER * added_noise(defense) if self.adaptive else 0.0)

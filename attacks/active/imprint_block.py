@@ -100,7 +100,7 @@ def check_gain(gain: float) -> None:
 
 
 def find_block(model: nn.Module) -> tuple[str, ImprintBlock] | None:
-    """Return the imprint block in a model and its name, None if there is none."""
+    """Return the imprint block in a model and its name, None without one."""
     return next(((path, m) for path, m in model.named_modules() if isinstance(m, ImprintBlock)), None)
 
 

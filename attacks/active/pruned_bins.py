@@ -19,7 +19,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 ROUNDING = 1e-5
-"""Differences below this part of the rows are none."""
+"""Differences below this part of the rows count as zero."""
 TIES = 3
 """Equal rows may be pruned differently at this many entries, where the threshold has equals."""
 
@@ -72,12 +72,12 @@ def _occupied(weight: Tensor, sent: Tensor) -> Tensor:
 
 
 def _differences(rows: Tensor) -> Tensor:
-    """Return each row minus the next; above the topmost there is none."""
+    """Return each row minus the next; the topmost row has no next one."""
     return rows - torch.cat([rows[1:], torch.zeros_like(rows[:1])])
 
 
 def _both(sent: Tensor) -> Tensor:
-    """Return where a row and the next one survive; above the topmost there is none."""
+    """Return where a row and the next one survive; the topmost row has no next one."""
     return sent & torch.cat([sent[1:], torch.ones_like(sent[:1])])
 
 

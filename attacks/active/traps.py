@@ -30,7 +30,7 @@ class Rows:
     pixels: Tensor
     """The distinct images of single rows (K, features); of all active rows if nothing is decided."""
     labels: Tensor
-    """Of these (K,), -1 where it is not known."""
+    """Their labels (K,), -1 where unknown."""
     notes: tuple[str, ...]
 
 

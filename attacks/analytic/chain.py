@@ -23,7 +23,7 @@ class Link(NamedTuple):
     """One linear map, and the activations up to the next."""
 
     name: str
-    """Of its weight."""
+    """Name of its weight."""
     layer: nn.Conv2d | nn.Linear
     in_shape: torch.Size
     out_shape: torch.Size
@@ -49,7 +49,7 @@ def as_chain(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[Link, ...]:
             continue
         if type(module) in INVERTIBLE:
             if not links:
-                raise PremiseError(f"{name} stands before the first layer")
+                raise PremiseError(f"{name} comes before the first layer")
             _check_activation(name, module)
             links[-1] = links[-1]._replace(activations=(*links[-1].activations, module))
         elif not isinstance(module, nn.Flatten) or module.start_dim != 1 or module.end_dim != -1:

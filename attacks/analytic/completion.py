@@ -145,8 +145,8 @@ def _core(values: Tensor, known: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def _propagate(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors of a rank-one matrix, zero outside the part that its fullest row reaches.
 
-    With the factor 1 for that row, its entries are the factors of the columns they stand
-    in; these give the factors of all rows that they meet, and so on.
+    With the factor 1 for that row, its entries are the factors of their
+    columns; these give the factors of all rows that they meet, and so on.
     """
     known = (values != 0).double()
     left, right = values.new_zeros(len(values)), values.new_zeros(values.shape[1])

@@ -26,11 +26,11 @@ from torch.nn.grad import conv2d_input
 RANK_FLOOR = 1e-6
 """Singular values below this part of the largest count as zero: gradients are rounded to float32."""
 DAMPING = 1e-9
-"""Of an undetermined system, relative to the largest eigenvalue of its normal matrix."""
+"""Damping of an undetermined system, relative to the largest eigenvalue of its normal matrix."""
 REFINEMENTS = 30
 """At most; a well-conditioned system needs two or three."""
 MOST_UNKNOWNS = 9000
-"""Of which the normal matrix has about 0.65 GB."""
+"""Most unknowns: their normal matrix has about 0.65 GB."""
 
 
 class Solution(NamedTuple):
@@ -38,7 +38,7 @@ class Solution(NamedTuple):
 
     input: Tensor
     rank: int
-    """Of the equations; below the number of unknowns, the input is the shortest of many."""
+    """Rank of the equations; below the number of unknowns, the input is the shortest of many."""
     condition: float
     """The largest singular value over the smallest that is not zero, as estimated."""
     residual: float

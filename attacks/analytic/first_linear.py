@@ -27,7 +27,7 @@ ZERO = 1e-4
 DRAWS, CHUNK = 300_000, 4_000
 """Number of row sets tried in search of ones that a sample leaves inactive; number tried at once."""
 MOST = 24
-"""Of more samples, each active in half the rows, a set of rows that one leaves inactive is never drawn."""
+"""Most samples: with more, each active in half the rows, no drawn set of rows leaves one inactive."""
 
 
 class Samples(NamedTuple):

@@ -29,7 +29,7 @@ WHO = "rgap"
 TURN = 1.2784645427610738
 """Minimiser of ``-u / (1 + e^u)``, beyond which the function takes the same values again."""
 DISAGREEMENT = 1e-3
-"""Of the equations of one layer, above which something is wrong with them."""
+"""Disagreement of one layer's equations above which they are refused."""
 TINY, TRIES = 1e-5, 8
 """An output below this part of their root mean square may have either sign; how many are tried."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl_app.types import Observation
 
 _IMAGES = 4
-"""Of noise; after anything but a ReLU or a sigmoid, some of their many features are negative."""
+"""Number of noise images; only behind a ReLU or a sigmoid are none of their many features negative."""
 
 
 def features_above_zero(obs: Observation, weight: str) -> bool | None:

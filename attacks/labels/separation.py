@@ -29,12 +29,12 @@ _FEW = 500
 
 
 class Separation(NamedTuple):
-    """For each point, whether it can be parted from the others."""
+    """Separability of each point from the others."""
 
     parted: Tensor
     """False only with a proof that no margin above the accuracy exists."""
     margins: Tensor
-    """Of the hyperplane that was found, for unit vectors; 0 where there is none."""
+    """Margin of the hyperplane found, for unit vectors; 0 without one."""
     unproven: int
     """Number of separated points without a proven hyperplane: their margin is as small as the accuracy."""
 

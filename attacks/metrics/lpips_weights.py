@@ -25,7 +25,7 @@ from attacks.metrics.lpips_sdist import from_sdist
 from attacks.metrics.lpips_torchvision import from_torchvision
 
 Source = Callable[[str], dict[str, Tensor]]
-"""From the name of a network to its tensors, or an OSError that says why there are none."""
+"""From the name of a network to its tensors, or an OSError that says why they are missing."""
 
 SOURCES: tuple[Source, ...] = (from_torchvision, from_sdist)
 """In the order in which they are asked; the first gives up soon where there is no network."""

@@ -1,39 +1,45 @@
 """Adaptive attacker: changes to the search for an attacker who knows the defense.
 
-A defense is public, for the server hands it out. Each is met where it gives most away:
+The server hands out the defense, so it is public. The search depends on the traces that the defense states
+(`fl_app.types.Trace`):
 
-- pruning, Soteria: unsent entries are not matched as zeros. Linear layers are completed from
-  their survivors; the rest must obey the rule by which it was withheld; without the
-  largest entries images must be smoother. Earlier rounds on the same samples are
-  matched, too, which undoes error feedback.
-- signs: the guess is reduced to nearly its signs before it is compared.
-- PRECODE: the draws are searched for with the images, and layers behind them left out.
-- noise: the more of the update is noise, the more the images must be smooth.
-- Outpost: its small entries are zeros, and matched as such. Its noise fades: a late
-  round may be attacked instead (``attack.rounds=last``).
-- ATS: the search finds a rewritten image, and the rewriting is undone (`attacks.rewrites`).
-- FL-TOP, FL-BASIC: what was not sent was not trained either. It is not matched, and stays where it
-  is while local steps are unrolled. Nothing is known of its size.
-- FL-CS: its measurements were turned back into an update, which is matched as it stands.
+- Withheld entries are not matched as zeros. After pruning by size, linear layers are completed from the
+  entries that were sent, and the other entries must obey the pruning rule; without the largest entries
+  images must be smoother. Earlier rounds on the same samples are matched as well, which undoes error
+  feedback.
+- Signs: the guess is reduced nearly to its signs before the comparison.
+- Random draws in the model: the search finds them together with the images, and ignores the layers behind
+  them.
+- Noise: the larger its share of the update, the smoother the images must be.
+- Rewritten images: the search finds a rewritten image, and `attacks.rewrites` undoes the rewriting.
+- Confined training: entries that were not sent do not move while local steps are unrolled. They are not
+  matched, and nothing is known of their size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import cast
 
 import torch
 
 from attacks.analytic.completed_update import complete_update
-from attacks.knowledge import ADDS_NOISE, defense_parts, find_part, gradient_unit, has_feedback
+from attacks.knowledge import (
+    added_noise,
+    gradient_unit,
+    has_feedback,
+    is_confined,
+    pruning_of,
+    sends_signs,
+    tells_all,
+)
 from attacks.optimisation.earlier_rounds import unusable_rounds, with_earlier_rounds
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import squashed
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
 from attacks.optimisation.stochastic_layers import give_draws, in_front, loss_of, stochastic_layers
-from attacks.optimisation.withheld import PRUNING, Withheld, withheld_entries
+from attacks.optimisation.withheld import Withheld, withheld_entries
 from fl_app.types import Observation
 
 RULE = 0.1
@@ -42,31 +48,6 @@ SMOOTHER = 4.0
 """Multiple of the priors' weights that is added to them where an update is pure noise …"""
 HEADLESS = 2.0
 """… and where the largest, most telling entries are missing."""
-
-CONFINING = ("fl_basic", "fl_top")
-"""Defenses under which a client trains only the entries that it sends."""
-TELLING = (
-    "identity",
-    "ats",
-    "fl_cs",
-    "fl_std",
-    "perturb_outpost",
-    "round_bf16",
-    "round_fp16",
-    "round_int8",
-    "take_sign",
-)
-"""Defenses that withhold nothing: what they send as zero is zero or small, and matched as such."""
-REMARKS = {
-    "take_sign": "the guess is compared by little more than its signs",
-    "add_gaussian": "images must be the smoother, the more of the update is noise",
-    "add_laplace": "images must be the smoother, the more of the update is noise",
-    "fl_basic": "what was not sent was not trained either, and does not move",
-    "fl_top": "what was not sent was not trained either, and does not move",
-    "fl_cs": "what was found for the measurements is matched as if it had been sent",
-    "perturb_outpost": "a late round may come without noise (attack.rounds=last)",
-}
-"""Notes of a result on defenses that the search takes into account."""
 
 
 def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[Observation, Problem]:
@@ -81,7 +62,7 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
     if obs.history:
         notes.append(f"adaptive: {len(obs.history)} earlier rounds of the client left out: {reason}")
     # after the first round, error feedback adds what neither has the rank of a gradient nor obeys its rule
-    if find_part(obs, *PRUNING) is None or (has_feedback(obs) and obs.round != 1):
+    if pruning_of(obs) is None or (has_feedback(obs) and obs.round != 1):
         problem = read(obs)
     else:
         whole = complete_update(obs)
@@ -91,12 +72,12 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
         rule = withheld_entries(as_sent, problem.names)
         withheld = rule and Withheld(*(bound.to(problem.target) for bound in rule))
         problem = replace(problem, withheld=withheld)
-    if find_part(obs, *CONFINING) is not None:
+    if is_confined(obs):
         problem = replace(problem, trained=problem.sent)
     if stochastic_layers(problem.model):
         problem = replace(problem, sent=problem.sent & in_front(problem))
         notes.append("adaptive: draws searched for with the images, layers behind them left out")
-    notes += [f"adaptive: {note}" for name, note in REMARKS.items() if find_part(obs, name) is not None]
+    notes += [f"adaptive: {remark}" for remark in _remarks(obs)]
     return obs, replace(problem, notes=(*problem.notes, *notes))
 
 
@@ -104,7 +85,7 @@ def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recip
     """Return the search of an attacker who knows the defense."""
     draws = bool(stochastic_layers(problem.model))
     recipe = replace(recipe, masked=draws or not tells_all(obs), withheld=RULE)
-    if find_part(obs, "take_sign"):
+    if sends_signs(obs):
         rounds = 1 if problem.rounds is None else len(problem.rounds.states)
         recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes * rounds))
     if draws:
@@ -113,12 +94,6 @@ def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recip
     if problem.withheld is not None and problem.withheld.high.isfinite().any():
         extra += HEADLESS
     return replace(recipe, priors=tuple((weight * (1 + extra), prior) for weight, prior in recipe.priors))
-
-
-def tells_all(obs: Observation) -> bool:
-    """Return whether zeros of the update are zero, or nearly, in the client's gradient."""
-    parts = defense_parts(obs)
-    return bool(parts) and all(part.name in TELLING for part in parts)
 
 
 def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
@@ -133,9 +108,21 @@ def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
 
 def _noise_share(obs: Observation, problem: Problem) -> float:
     """Return how much of the update's square is noise of known strength, from 0 to 1."""
-    noise = find_part(obs, *ADDS_NOISE)
+    noise = added_noise(obs.defense)
     power = float(problem.target.square().mean())
-    if noise is None or power == 0:
+    if noise == 0 or power == 0:
         return 0.0
-    std = float(cast(float, noise.settings.get("std", 0.0))) / gradient_unit(obs)
-    return min(1.0, std**2 / power)
+    return min(1.0, (noise / gradient_unit(obs)) ** 2 / power)
+
+
+def _remarks(obs: Observation) -> Iterator[str]:
+    """Yield the notes of a result on traces that the search takes into account."""
+    for trace in obs.defense or ():
+        if trace.signs:
+            yield "the guess is compared by little more than its signs"
+        if trace.noise:
+            yield "images must be the smoother, the more of the update is noise"
+        if trace.confined:
+            yield "entries that were not sent were not trained either, and do not move"
+        if trace.remark:
+            yield trace.remark

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class BatchStatistics(nn.Module):
-    """Normalises each channel by the batch, with the parameters of the layer it stands for."""
+    """Normalises each channel by the batch, with the parameters of the layer that it replaces."""
 
     def __init__(self, norm: _BatchNorm):
         super().__init__()

@@ -24,14 +24,14 @@ from attacks.optimisation.statistics_prior import known_statistics, statistics_p
 from fl_app.types import Observation
 
 SPREAD = 0.1
-"""Of the first guess: what neither gradient nor prior settles then stays mid-grey instead of noise."""
+"""Deviation of the first guess: pixels that neither gradient nor prior settles stay mid-grey, not noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradInversion(ImageAttack):
     """Recover a batch of images by the squared distance of gradients and four priors, with their weights.
 
-    ``tv``: total variation; ``l2``: mean square around mid-grey; ``bn``: BatchNorm statistics, of
+    ``tv``: total variation; ``l2``: mean square around mid-grey; ``statistics``: BatchNorm statistics, of
     the client's own batch if it sent its buffers, else the model's; ``group``: the distance of a
     restart to the registered mean of all ``restarts``, which steers them but does not decide
     which is best. The distance is relative to the observed gradient's square, so that weights
@@ -39,15 +39,16 @@ class GradInversion(ImageAttack):
     half cosine, projected onto valid pixels.
 
     Signs, the half cosine and ``tv`` are not the paper's (plain Adam, steps, 1e-4): on a trained
-    ConvNet16 in train mode, a batch of four CIFAR-10 test pictures, 100 steps, those and a ``bn`` of 1
-    ended at a relative distance of 0.27 and further from the truth than grey is; these at 0.05 and nearer.
+    ConvNet16 in train mode, a batch of four CIFAR-10 test pictures, 100 steps, those and a ``statistics``
+    of 1 ended at a relative distance of 0.27 and further from the truth than grey is; these at 0.05 and
+    nearer.
     """
 
     steps: int = 2000
     restarts: int = 4
     tv: float = 0.2
     l2: float = 1e-6
-    bn: float = 3.0
+    statistics: float = 3.0
     group: float = 0.01
     lr: float = 0.1
 
@@ -55,7 +56,7 @@ class GradInversion(ImageAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tv", "l2", "bn", "group"):
+        for name in ("tv", "l2", "statistics", "group"):
             check_weight(self.who, name, getattr(self, name))
         check_step_size(self.who, self.lr)
 
@@ -71,11 +72,11 @@ class GradInversion(ImageAttack):
 
         def own_priors(owners: Owners) -> list[tuple[float, Prior]]:
             targets = [statistics[owner] for owner in owners]
-            if self.bn == 0 or not any(targets):
+            if self.statistics == 0 or not any(targets):
                 return []
             example = problem.target.new_zeros(len(owners), problem.batch_size, *problem.input_shape)
             penalty = statistics_prior(problem.model, targets, example)
-            return [(self.bn, lambda variables: penalty(_inputs(problem, variables)))]
+            return [(self.statistics, lambda variables: penalty(_inputs(problem, variables)))]
 
         grouped = self.group > 0 and self.restarts > 1
         return Recipe(
@@ -96,7 +97,7 @@ class GradInversion(ImageAttack):
 
     def remarks(self, obs: Observation) -> list[str]:
         """Say where the statistics come from."""
-        return [known_statistics(obs)[1] if self.bn > 0 else "statistics prior off: its weight is 0"]
+        return [known_statistics(obs)[1] if self.statistics > 0 else "statistics prior off: its weight is 0"]
 
     def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pixels, with the labels that the search started from."""

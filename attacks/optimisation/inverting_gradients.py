@@ -21,7 +21,7 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 SPREAD = 0.1
-"""Of the first guess: from near mid-grey the objective ends lower than from the paper's N(0, 1)."""
+"""Deviation of the first guess: near mid-grey the objective ends lower than from the paper's N(0, 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)

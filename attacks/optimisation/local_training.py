@@ -13,7 +13,7 @@ class LocalTraining:
 
     lr: float
     parts: tuple[tuple[int, int], ...]
-    """For each step the first sample and the one after the last."""
+    """First sample of each step, and the one after its last."""
 
     @property
     def scale(self) -> float:

@@ -33,7 +33,7 @@ _WORTH_THREADS = 64 * 2**20
 Prior = Callable[[Variables], Tensor]
 """From stacked variables to one penalty each (P,)."""
 Owners = Sequence[int]
-"""For each guess of a stack, the number of its problem."""
+"""Number of the problem of each guess in a stack."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Recipe:
     own_priors: Callable[[Owners], Sequence[tuple[float, Prior]]] = lambda owners: ()
     """Likewise, for a stack of guesses whose problems the penalties must tell apart."""
     guide: Callable[[Owners, Tensor], Guide] | None = None
-    """For a stack that has all restarts of its problems, and its labels (P, B): what draws them together."""
+    """Term that draws restarts of a problem together, for a stack of all restarts and its labels (P, B)."""
     project: Callable[[Variables], Variables] = lambda variables: variables
     masked: bool = False
     """Match only the entries that were sent."""

@@ -15,7 +15,7 @@ Evaluate = Callable[[Variables], tuple[Tensor, Variables]]
 
 
 class Optimiser(Protocol):
-    """Moves every problem once; evaluates first where it stands, then perhaps trials (a line search)."""
+    """Moves every problem once; evaluates its present point first, then perhaps trials (a line search)."""
 
     def step(self, variables: Variables, evaluate: Evaluate, lr: float) -> Variables: ...
 

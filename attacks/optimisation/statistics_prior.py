@@ -28,7 +28,7 @@ class ChannelStatistics:
 
 
 Statistics = Mapping[str, ChannelStatistics]
-"""By the layer's name."""
+"""Statistics by the layer's name."""
 
 
 def known_statistics(obs: Observation) -> tuple[Statistics, str]:

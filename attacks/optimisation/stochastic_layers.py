@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.knowledge import find_part
 from attacks.optimisation.client_gradient import Loss
 from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
@@ -52,8 +51,7 @@ def in_front(problem: Problem) -> Tensor:
 
 def loss_of(obs: Observation, problem: Problem) -> Loss:
     """Return the client's loss: the cross-entropy, plus the divergence term of PRECODE."""
-    part = find_part(obs, "precode")
-    beta = float(cast(float, part.settings.get("beta", 0.0))) if part is not None else 0.0
+    beta = sum(trace.divergence for trace in obs.defense or ())
     encoded: dict[str, Tensor] = {}
 
     def remember(path: str, module: nn.Module, inputs: object, output: Tensor) -> None:

@@ -64,8 +64,8 @@ def differences(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return each guess's mean squared difference (P,) from the observed gradient, in all and by parameter.
 
-    As in Fig. 4 of Zhu et al. 2019. If ``masked``, over those entries that were sent. Gradients of several
-    rounds stand one behind the other: a parameter's are then taken together.
+    As in Fig. 4 of Zhu et al. 2019. If ``masked``, over the entries that were sent. Gradients of several
+    rounds are concatenated: a parameter's are then taken together.
     """
     counted = evidence.sent if masked else evidence.sent.new_ones(evidence.sent.shape)
     squares = (gradient - evidence.before - evidence.target).square() * counted

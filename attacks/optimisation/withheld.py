@@ -12,17 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.knowledge import Part, find_part, gradient_unit, travelled
+from attacks.knowledge import gradient_unit, pruning_of, travelled
 from attacks.optimisation.objectives import Distance
-from fl_app.types import Observation
-
-_TWO_SIDED = ("prune_dual", "prune_aligned")
-PRUNING = ("keep_topk", "drop_smallest", *_TWO_SIDED)
-"""The transforms that withhold by size, tensor by tensor."""
+from fl_app.types import Observation, Trace
 
 
 class Withheld(NamedTuple):
-    """For each entry that was not sent, the sizes between which it does not lie."""
+    """Sizes between which an entry that was not sent does not lie."""
 
     low: Tensor
     """The entry is not larger than this, infinity where nothing is known …"""
@@ -36,15 +32,15 @@ def withheld_entries(obs: Observation, names: tuple[str, ...]) -> Withheld | Non
     The rule holds for what was pruned; with error feedback that is a gradient in the first round alone.
     Of several local steps the bounds are those of their mean gradient.
     """
-    part = find_part(obs, *PRUNING)
-    if part is None:
+    rule = pruning_of(obs)
+    if rule is None:
         return None
-    bounds = [_bounds(obs, name, part) for name in names]
+    bounds = [_bounds(obs, name, rule) for name in names]
     unit = gradient_unit(obs)
     return Withheld(*(torch.cat(side) / unit for side in zip(*bounds, strict=True)))
 
 
-def _bounds(obs: Observation, name: str, part: Part) -> tuple[Tensor, Tensor]:
+def _bounds(obs: Observation, name: str, rule: Trace) -> tuple[Tensor, Tensor]:
     sizes = obs.update[name].detach().abs().flatten()
     sent = travelled(obs, name).flatten()
     low, high = torch.full_like(sizes, torch.inf), torch.full_like(sizes, torch.inf)
@@ -54,7 +50,7 @@ def _bounds(obs: Observation, name: str, part: Part) -> tuple[Tensor, Tensor]:
     if obs.locations is not None:
         ruled &= obs.locations[name].flatten().to(sizes.device)
     low[ruled] = sizes[sent].min()
-    if part.name in _TWO_SIDED:
+    if rule.withheld == "extreme":
         high[ruled] = sizes[sent].max()
     return low, high
 

@@ -28,7 +28,7 @@ HALF_LIFE = 4_000
 LEAST = 0.1
 """Lowest learning rate, relative to the first."""
 SPREAD = 0.1
-"""Of the first contexts' entries."""
+"""Deviation of the first contexts' entries."""
 
 
 def transcript(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attacks.knowledge import find_part
-from attacks.optimisation.adaptation import tells_all
+from attacks.knowledge import pruning_of, sends_signs, tells_all
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import squashed
 from attacks.optimisation.problem import Problem
@@ -24,7 +23,7 @@ NOTICED = 0.01
 def informed_search(recipe: Recipe, obs: Observation, problem: Problem) -> tuple[Recipe, list[str]]:
     """Return the search of an attacker who knows the defense, and notes on the changes."""
     notes = []
-    if find_part(obs, "take_sign") is not None:
+    if sends_signs(obs):
         recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes))
         notes.append("adaptive: the guess is compared by little more than its signs")
     if tells_all(obs):
@@ -47,9 +46,8 @@ def unsent_entries(obs: Observation) -> list[str]:
 
 def rows_travelled(obs: Observation) -> bool:
     """Return whether pruning had room for every row of the token embeddings that has a gradient."""
-    part = find_part(obs, "keep_topk", "drop_smallest")
-    if part is None or TOKENS not in obs.update:
+    rule = pruning_of(obs)
+    if rule is None or rule.kept is None or TOKENS not in obs.update:
         return False
-    kept = part.settings.get("k", 1 - float(str(part.settings.get("rate", 0))))
     entries = obs.update[TOKENS]
-    return int(entries.count_nonzero()) < int(float(str(kept)) * entries.numel())
+    return int(entries.count_nonzero()) < int(rule.kept * entries.numel())

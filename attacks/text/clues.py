@@ -13,7 +13,7 @@ from fl_app.types import Observation
 
 SOURCES = ("auto", "infer", "granted", "optimise")
 OVER = -1
-"""A granted label where the sentence is over; others below 0 stand where nothing is asked for."""
+"""Granted label behind the end of a sentence; other labels below 0 mark places that are not asked for."""
 _SURELY, _HARDLY = 0.99, 1e-3
 """Chances of being masked that a search starts from lie between these."""
 _MASKED = 0.15

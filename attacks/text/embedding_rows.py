@@ -16,7 +16,7 @@ from fl_app.types import Observation
 ROUNDING = 1e-4
 """Largest remainder of a row that lies in the span of others, relative to the row."""
 _NOTHING = 1e-5
-"""Of a space's directions: smaller ones, relative to the largest, are rounding."""
+"""Singular values below this, relative to the largest, are rounding."""
 _TRIES = 30
 
 

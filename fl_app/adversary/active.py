@@ -97,6 +97,10 @@ class ActiveServer(PassiveServer):
         """Say whether a client was sent a manipulated model in a round."""
         return (server_round, client) in self._baited
 
+    def reached(self) -> set[int]:
+        """Return the rounds in which a client was sent a manipulated model, also if it refused it."""
+        return super().reached() | {server_round for server_round, _ in self._baited}
+
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""
         if not self.attacks(order):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -17,7 +17,7 @@ class Attacker:
 
     name: str
     forms: Mapping[bool, Callable[..., Any]]
-    """By whether the attack knows of the defense and adapts to it."""
+    """The attack by whether it adapts to the defense."""
     grant_labels: bool
     grant_length: bool
     """Whether the attacker is told the number of tokens behind an update."""
@@ -26,12 +26,16 @@ class Attacker:
     score_trace: Callable[..., Any]
     """From snapshots of a search and the truth to numbers for each."""
     mse_below: float
-    """Of the images of a snapshot: then they count as found."""
+    """Mean squared error below which an image of a snapshot counts as found."""
     aligned: Callable[..., Any]
     """A result's images in the order of the truth."""
     spell: Callable[[Sequence[int]], str] | None = None
     """From tokens to text, where samples have transcripts or are sentences."""
     pieces: Sequence[str] = ()
     """Text of each token, where labels are tokens."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All settings of the attack, as a result states them."""
+    mark: str = ""
+    """Ending of the names of its pictures, where others of the same attack lie beside them."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """Manipulation of the model before a client gets it; None: the attacker only watches."""

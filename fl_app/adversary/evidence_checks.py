@@ -30,7 +30,7 @@ class Task(Protocol):
 
     @property
     def num_classes(self) -> int:
-        """How many classes, or tokens, there are."""
+        """Number of classes or tokens."""
         ...
 
     @property

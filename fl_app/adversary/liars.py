@@ -1,6 +1,6 @@
-"""Clients that lie about their updates, in a simulation: what a rule of aggregation is measured against.
+"""Simulated clients that lie about their updates, to measure robust rules of aggregation.
 
-A tap that changes the replies of the first clients, before anybody else sees them.
+They are a tap that changes the replies of the first clients before the strategy and other taps see them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from fl_app.wire.messages import TRAIN, MessageError, read_order, replace_update
 Lie = Callable[[Update], Update]
 """Returns the update that is sent in the place of an honest one."""
 
-LIES = ("flip", "scale", "backdoor")
 TRIGGER = 4
 """The side of the white square, in pixels, that a backdoor answers to."""
 TARGET = 0
@@ -27,12 +26,12 @@ TARGET = 0
 
 
 def flip(update: Update, strength: float = 4.0) -> Update:
-    """Return the opposite of an update, and more of it."""
+    """Return the negative update times ``strength``."""
     return {name: -strength * tensor for name, tensor in update.items()}
 
 
 def scale(update: Update, factor: float = 10.0) -> Update:
-    """Return an update that counts for many."""
+    """Return the update times ``factor``."""
     return {name: factor * tensor for name, tensor in update.items()}
 
 
@@ -51,7 +50,7 @@ def backdoor(
     change: float = 0.0,
     boost: float = 3.0,
 ) -> Lie:
-    """Return a lie that adds what teaches the model to call ``marked`` inputs `TARGET`.
+    """Return a lie that adds a gradient by which the model learns to classify ``marked`` inputs as `TARGET`.
 
     ``change`` is the rate of a step, where updates are changes of the weights; 0: they are gradients.
     """
@@ -85,7 +84,7 @@ class Liars:
         self._read = read
 
     def on_send(self, message: Message) -> Message:
-        """Return the order as it is."""
+        """Return the order unchanged."""
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:

@@ -58,7 +58,7 @@ class Participant(PassiveServer):
         super().__init__(**audit | {"clients": self._others})
         self._undo = undo
         self._weights: Update = {}
-        """Of the model that it got last; none if that is not known."""
+        """Weights of the model that it got last; empty if unknown."""
         self._version = -1
         self._round = 0
         self._own: _Own | None = None
@@ -93,6 +93,10 @@ class Participant(PassiveServer):
             except (MessageError, CodecError) as error:
                 logger.warning("round %d: client %d: %s", order.round, order.client, foreign(error))
         return reply
+
+    def in_attacked_round(self, order: Order) -> bool:
+        """Say whether the round is a chosen one: the model that tells of it comes only with the next."""
+        return isinstance(self._rounds, str) or order.round in self._rounds
 
     def _follow(self, message: Message) -> None:
         """Restore the model that the participant receives, and evaluate the round that led to it."""

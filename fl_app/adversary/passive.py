@@ -21,7 +21,7 @@ from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
 from fl_app.text import WordPiece
-from fl_app.types import Observation, Truth, Update
+from fl_app.types import Observation, Trace, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
 from fl_app.wire.messages import (
     IDENTIFY,
@@ -70,7 +70,7 @@ class Sighting:
     masked: bool = False
     """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
-    """Of how many clients this is the mean (the client is then `SUM`); 0: it is one client's own."""
+    """Number of clients whose mean this is (the client is then `SUM`); 0: one client's own update."""
 
     audited: int | None = None
     """Number of samples that an audit revealed."""
@@ -96,7 +96,8 @@ class Public:
     input_shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    defense: Mapping[str, object]
+    defense: tuple[Trace, ...]
+    """Traces of the clients' defense."""
     training: bool
     local_batch_size: int | None = None
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
@@ -140,7 +141,7 @@ class PassiveServer:
                 if self.attacks(order):
                     add_audit_order(message, self._ask)
                 elif self._masked and self.in_attacked_round(order):
-                    # what is attacked then is the sum, to which all of them belong
+                    # the sum is attacked then, and all of them belong to it
                     add_audit_order(message, replace(self._ask, raw=False))
         return message
 
@@ -188,8 +189,27 @@ class PassiveServer:
         return self.in_attacked_round(order) and _chosen(order.client, self._clients)
 
     def in_attacked_round(self, order: Order) -> bool:
-        """Say whether anybody is attacked in the round of an order."""
-        return _chosen(order.round, self._rounds)
+        """Say whether any client is attacked in the round of an order.
+
+        A chosen round without an update to attack is replaced by the next one.
+        """
+        if isinstance(self._rounds, str) or (self._masked and not any(self._allowed.values())):
+            return _chosen(order.round, self._rounds)
+        planned = sum(number <= order.round for number in self._rounds)
+        return planned > sum(number < order.round for number in self.reached())
+
+    def reached(self) -> set[int]:
+        """Return the rounds in which the attack saw an update; under masks, a sum."""
+        return {sighting.order.round for sighting in self.sightings if bool(sighting.summed) == self._masked}
+
+    def moved(self) -> str | None:
+        """Return a note on rounds that were attacked in place of chosen ones; None if there are none."""
+        chosen = set() if isinstance(self._rounds, str) else set(self._rounds)
+        instead = self.reached() - chosen if chosen else set()
+        if not instead:
+            return None
+        missed, attacked = (", ".join(map(str, sorted(r))) for r in (chosen - self.reached(), instead))
+        return f"attack.rounds: no update to attack in round {missed}; attacked round {attacked} instead"
 
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""
@@ -272,8 +292,7 @@ def observe(
 ) -> Observation:
     """Return the attacker's observation of the update as sent, or as it was before the defense.
 
-    ``history`` is what it saw of the same client before; of updates before the defense
-    there is none.
+    ``history`` are its earlier observations of the same client; an undefended update has none.
     """
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
     device = next(template.parameters()).device

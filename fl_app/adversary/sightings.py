@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,14 +25,16 @@ from fl_app.adversary.evidence_checks import check_like, check_task, check_truth
 from fl_app.adversary.passive import SUM, Public, Sighting, manipulated_model
 from fl_app.data.vocabularies import read_vocabulary
 from fl_app.models import ModelSpec
-from fl_app.types import Truth, Update
+from fl_app.types import Trace, Truth, Update
 from fl_app.wire.messages import Answer, Order
 
 FOLDER = "observations"
 _PUBLIC = "public.json"
-_VERSION = 1
+_VERSION = 2
 _FACTS = ("broadcaster", "asked", "masked", "summed", "audited", "participant")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
+
+_TRACES = TypeAdapter(tuple[Trace, ...])
 
 Header = TypeVar("Header", Order, Answer)
 
@@ -71,9 +74,7 @@ def load_sightings(folder: Path) -> tuple[list[Sighting], ModelSpec, Public]:
     where = folder / FOLDER
     path = where / _PUBLIC
     if not path.is_file():
-        raise ValueError(
-            f"{folder}: has no {FOLDER}/{_PUBLIC}: the run watched nobody, or was made with audit.store=false"
-        )
+        raise ValueError(f"{folder}: has no {FOLDER}/{_PUBLIC}: no client was attacked, or audit.store=false")
     try:
         facts = json.loads(path.read_text())
         if facts["version"] != _VERSION:
@@ -152,7 +153,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]], public
             broadcaster=bool(told["broadcaster"]),
             truth=truth,
             raw=check_like("the raw update", raw, weights) if raw else None,
-            # runs of before they were kept do not have all of these
+            # older runs lack some of these
             asked=_of_kind("asked", told.get("asked"), int, NoneType),
             masked=bool(told.get("masked", False)),
             summed=_of_kind("summed", told.get("summed", 0), int),
@@ -164,7 +165,7 @@ def _sighting(path: Path, model_of: Callable[[Order], dict[str, Update]], public
 
 
 def _header(content: Any, kind: type[Header]) -> Header:
-    # checked: a round is part of a file's name, and a number is a number to whoever attacks
+    # checked: a round is part of a file's name, and attacks compute with these numbers
     plain = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
     return kind(**{f.name: _of_kind(f.name, content[f.name], *plain[str(f.type)]) for f in fields(kind)})
 
@@ -176,10 +177,10 @@ def _public(content: Any) -> Public:
     }
     return Public(
         num_classes=_of_kind("num_classes", content["num_classes"], int),
-        defense=_of_kind("defense", content["defense"], dict),
+        defense=_TRACES.validate_python(content["defense"]),
         training=_of_kind("training", content["training"], bool),
         local_batch_size=_of_kind("local_batch_size", content["local_batch_size"], int, NoneType),
-        # runs of before there were vocabularies have none
+        # older runs have no vocabulary
         vocabulary=read_vocabulary(content.get("vocabulary")),
         **lists,
     )

@@ -63,8 +63,9 @@ def attack(
     wanted += as_overrides({f"attack.{name}": value for name, value in settings.items()})
     check_single(wanted, who="fl_app.attack")
     informed = defense is not None if adaptive is None else adaptive
-    method, composed = lone_attack(join_overrides(wanted), adaptive=informed)
-    public = composed if isinstance(defense, str) else defense
+    node = defense if isinstance(defense, Mapping) else None
+    method, stated = lone_attack(join_overrides(wanted), adaptive=informed, defense=node)
+    traces = None if defense is None else stated
     facts: dict[str, Any] = {
         "batch_size": batch_size or (1 if labels is None else len(labels)),
         "num_classes": num_classes,
@@ -73,7 +74,7 @@ def attack(
         "mean": mean,
         "std": std,
         "training": training,
-        "defense": public,
+        "defense": traces,
         "check": check,
     }
     sources = sum(source is not None for source in (gradients, delta, after))
@@ -91,8 +92,8 @@ def attack(
         elif after is not None:
             start = model.state_dict() if before is None else _tensors(before)
             seen = Observation.from_weights(model, start, _tensors(after), **facts)
-    if public is not None:
-        seen = replace(seen, rewrites=public_rewrites(public))
+    if traces is not None:
+        seen = replace(seen, rewrites=public_rewrites(traces))
     with track(attack, 100) as advance:
         return method(seen, on_step=follow_search(advance))
 

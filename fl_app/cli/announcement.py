@@ -9,6 +9,6 @@ from fl_app.report import summary_lines
 
 
 def announce(folder: Path) -> None:
-    """Print how the run in ``folder`` went and where its report is."""
+    """Print the summary of the run in ``folder`` and the address of its report."""
     lines = [*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]
     print("\n".join(map(printable, lines)), flush=True)

@@ -1,4 +1,4 @@
-"""The command ``fl-app-ats-search``: which policies of `ats` suit a model and its data."""
+"""The command ``fl-app-ats-search``: find policies of `ats` for a model and its data."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def refuse_sweep(overrides: Sequence[str]) -> None:
 
 
 def swept_besides(overrides: Sequence[str]) -> list[str]:
-    """Return what an experiment sweeps over and the command line does not set."""
+    """Return the sweeps of an experiment that the command line does not set."""
     parsed = parse_overrides(overrides)
     single = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     keys = {o.get_key_element() for o in parsed}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.sightings import load_sightings
 from fl_app.cli import foreign_update
 from fl_app.cli.announcement import announce
@@ -14,7 +16,7 @@ from fl_app.cli.own_code import add_option, import_from_here, search_in
 from fl_app.config.build import attack_parts
 from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
-from fl_app.results import Attack
+from fl_app.results import Attack, hash_settings
 from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.storage.plain_folder import refuse_links
@@ -37,7 +39,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def attack_again(folder: Path, overrides: list[str]) -> Path:
-    """Attack what ``folder`` keeps of its run, add the results to it, and return the report's path."""
+    """Attack what ``folder`` keeps of its run, add the results to it, and return the report's path.
+
+    Results of other settings stay; the same attack with the same settings takes the place of its results.
+    """
     keys = {override: key_of(override) for override in overrides}
     strange = [o for o, key in keys.items() if key.split(".")[0] not in _KEYS and key != SEARCH_PATH]
     if strange:
@@ -50,6 +55,7 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
     attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
     results = Results.reopen(folder)
     before, results.run.attacks = results.run.attacks, []
+    attacker = replace(attacker, mark=_mark(attacker, before))
     try:
         attack_sightings(sightings, attacker, model, public, results)
     finally:
@@ -63,7 +69,15 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
 
 def _same(entry: Attack) -> tuple[object, ...]:
     """Return the values in which a new entry agrees with the one whose place it takes."""
-    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from
+    settings = entry.settings_hash
+    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from, settings
+
+
+def _mark(attacker: Attacker, before: list[Attack]) -> str:
+    """Return the ending of picture names for settings other than those of the first such attack."""
+    own = hash_settings(attacker.settings)
+    first = next((entry.settings_hash for entry in before if entry.name == attacker.name), own)
+    return "" if own == first else f"-{own}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""``fl-app policy``: a policy in words, and the log of what left a node."""
+"""``fl-app policy``: explain a policy, or show the log of a node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run ``policy check [FILE]`` or ``policy log FILE``."""
     parser = argparse.ArgumentParser(prog="fl-app policy", description="A node's policy and its log.")
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="say in words what a run can still do under a policy")
+    check = commands.add_parser("check", help="explain what a policy allows")
     check.add_argument("file", nargs="?", type=Path, help="TOML or YAML; without one: the default policy")
-    log = commands.add_parser("log", help="show what left a node, and what was refused")
+    log = commands.add_parser("log", help="show the answers and refusals of a node")
     log.add_argument("file", type=Path, help="the log, or the node's state-dir")
     log.add_argument("--refused", action="store_true", help="refusals only")
     log.add_argument("--json", action="store_true", help="one JSON object a line")

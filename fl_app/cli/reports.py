@@ -21,7 +21,7 @@ from fl_app.report import (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write what the arguments ask for."""
+    """Write the pages that the arguments ask for."""
     args = _parser().parse_args(arguments)
     if args.site is not None:
         page = build_site(args.paths, args.site, lambda line: print(line, flush=True))

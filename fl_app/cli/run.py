@@ -119,7 +119,7 @@ def _true_name(overrides: list[str]) -> str:
 
 
 def _read(arguments: list[str]) -> Namespace:
-    """Read the options as Hydra does, wherever they stand among the overrides."""
+    """Read the options as Hydra does, at any place among the overrides."""
     read, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if unknown:
         raise ConfigError(f"{unknown[0]}: unknown option; fl-app --help lists them")
@@ -132,7 +132,7 @@ def _only_shows(read: Namespace) -> bool:
 
 
 def _own_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Return what is not for Hydra, by key, and the rest."""
+    """Return the arguments that are not Hydra's, by key, and the rest."""
     split = [(argument, *argument.partition("=")[::2]) for argument in arguments]
     own = {key: value for argument, key, value in split if key in _OWN and "=" in argument}
     return own, [argument for argument, key, _ in split if key not in own]

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--app", required=True, help="the folder with pyproject.toml, or a package folder in it"
     )
-    parser.add_argument("--num-supernodes", type=int, help="how many clients; default: what the app says")
+    parser.add_argument("--num-supernodes", type=int, help="number of clients; default: the app's own")
     parser.add_argument("--backend", choices=ENGINES, help="inline: in this process (default); ray: Flower's")
     parser.add_argument("--backend-config", help="JSON for Ray: client_resources, init_args, actor")
     parser.add_argument("--run-config", action="append", default=[], help="'key=value …' or a TOML file")

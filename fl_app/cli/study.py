@@ -1,4 +1,4 @@
-"""``fl-app -m experiment=…`` of a study: its cells, then its table and what became of its claims."""
+"""``fl-app -m experiment=…`` of a study: its cells, then its table and the verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAKEN = ("hydra.sweep.dir", "hydra.verbose", "hydra.mode", SEARCH_PATH)
 def run_one(
     name: str, study: dict[str, Any], own: dict[str, str], overrides: list[str], searched: list[str]
 ) -> None:
-    """Run a study's cells, and show its table and what became of its claims."""
+    """Run a study's cells, and show its table and the verdicts on its claims."""
     hydras = {
         key: value for key, _, value in (o.partition("=") for o in overrides) if key.startswith("hydra")
     }

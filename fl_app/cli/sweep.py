@@ -53,7 +53,7 @@ def run_cells(planned: Sequence[tuple[list[str], Path]], *, named: bool, jobs: i
 
 
 def end_with_failures(failed: Sequence[str], cells: int, again: str) -> None:
-    """Name the cells that failed, if there are some, and end with exit code 1."""
+    """If cells failed, name them and end with exit code 1."""
     if failed:
         print(
             f"fl-app: {len(failed)} of {cells} cells failed; {again} runs them again:",

@@ -18,8 +18,7 @@ from fl_app.client.state import ClientState, Work
 from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.policy import Refusal, RunPlan
-from fl_app.privacy import ClientLevel, Release
-from fl_app.privacy.draws import OwnDraws
+from fl_app.privacy import ClientNoise, Release
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Restored:
-    """What this process unpacked last.
+    """Cache of the last value that this process unpacked.
 
     The clients of one process get the same blob and hold the same weights: one
     of them unpacks, and all of them share the result.
@@ -63,7 +62,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class ClientParts:
-    """What every client of a run is made of. One per process: models are built once and reused."""
+    """Parts that all clients of a run share. One set per process: models are built once and reused."""
 
     model: ModelSpec
     trainer: Trainer
@@ -77,12 +76,12 @@ class ClientParts:
     """The weights that the run starts from, which every client can make by itself."""
     settings: str = ""
     """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
-    privacy: ClientLevel | None = None
+    privacy: ClientNoise | None = None
     secure: SecureSettings | None = None
     training: bool = True
     bn: str = "sync"
     plan: RunPlan | None = None
-    """The run as the node's policy sees it; None where nobody asks."""
+    """The run as the node's policy sees it; None without a policy."""
     norms: bool = False
     """Whether clients tell how large their gradient is, and how much of it they hold back."""
     pin_model: bool = False
@@ -104,9 +103,9 @@ class Client:
     """The node's policy; None: it trusts the run."""
 
     def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
-        """Name the largest entries of what is to be pruned; the training order of this round comes later.
+        """Name the largest entries of the update before pruning; the round's training order comes later.
 
-        The gradient is kept until then: the data is gone through once.
+        The gradient is kept until then, so that it is computed once.
         """
         order = self._accept(parcel, "locate")
         self._check_query(query)
@@ -154,7 +153,7 @@ class Client:
             answer=Answer(order.round, self.client, work.samples, work.steps),
             update=encode(sent, within=locations),
             buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
-            # what was measured on the data itself would leave without noise
+            # metrics of the data itself would leave without noise
             metrics=self._told(metrics) if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
@@ -183,7 +182,7 @@ class Client:
         return "" if self.guard is None else self.guard.plan.digest
 
     def _state(self, order: Order, records: RecordDict) -> ClientState:
-        """Return what is remembered of the model under this plan; nothing that another one left."""
+        """Return the memory of the model under this plan; memories of other plans are ignored."""
         state = client_state.load(records, order.model_hash, self.parts.device)
         return state if state.plan == self._plan_digest else ClientState(plan=self._plan_digest)
 
@@ -201,7 +200,7 @@ class Client:
         return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
 
     def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
-        """Return the answer that was given to this very order; whatever else was answered is refused."""
+        """Return the stored answer to this very order; refuse a different order of an answered round."""
         if self.guard is None or not self.guard.is_repeated(order.round, digest):
             return None
         if state.sent is None or state.sent_order != digest:
@@ -214,7 +213,7 @@ class Client:
     def _leave(
         self, parcel: Parcel, digest: str, reply: Reply, work: Work, releases: Sequence[Release]
     ) -> None:
-        """Let the policy look at an answer; what it does not allow is refused here."""
+        """Check an answer against the policy before it leaves."""
         if self.guard is not None:
             held = len(self._data())
             self.guard.leave(parcel, digest, reply, samples=work.samples, held=held, releases=releases)
@@ -224,7 +223,7 @@ class Client:
         client_state.keep_only(records, {self.parts.model.hash, order.model_hash})
 
     def _again(self, parcel: Parcel, state: ClientState) -> Reply | None:
-        """Return the answer to an order that was answered already; None if there is none to be kept to."""
+        """Return the stored answer to an order that was answered before; None if there is none."""
         if state.sent is None or state.sent_round < parcel.order.round:
             return None
         if state.sent_order != parcel.digest:
@@ -239,7 +238,7 @@ class Client:
         )
 
     def _accept(self, parcel: Parcel, kind: str) -> Order:
-        """Return the order, unless it is not for this client or asks for what it does not give."""
+        """Return the order; refuse one for another client, or for more than this client gives."""
         if self.guard is not None:
             self.guard.accept(parcel, kind)
         if parcel.order.client != self.client:
@@ -251,7 +250,7 @@ class Client:
         return parcel.order
 
     def _start(self, parcel: Parcel, state: ClientState) -> Start | None:
-        """Return what the round starts from, or None if the whole model is needed first."""
+        """Return the starting point of the round, or None if the whole model is needed first."""
         order = parcel.order
         model = self._model(order)
         # it may have that version already if this order comes a second time
@@ -264,18 +263,18 @@ class Client:
         return Start(model, state, weights, buffers, self._uncounted(order, state, weights))
 
     def _follow(self, order: Order, state: ClientState, weights: Update) -> ClientState:
-        """Refuse a model that jumped; forget what was held back for one that is far away by now."""
+        """Refuse a model that jumped; forget the residual if the model has moved too far for it."""
         if self.guard is None:
             return state
         if self.guard.follow(state.weights, weights, order.round, len(self._data())):
             return state
-        logger.info("client %d: the model moved far: it forgets what it held back", self.client)
+        logger.info("client %d: the model moved far: the residual is dropped", self.client)
         return replace(state, transform={})
 
     def _draws(self, order: Order, purpose: str) -> torch.Generator:
         """Return random numbers: by the run's seed, or the operating system's if the run is not trusted."""
         if self.guard is not None:
-            return OwnDraws()
+            return self.guard.draws
         return generator_for(self.parts.seed, order.round, self.client, purpose)
 
     def _context(self, order: Order, start: Start) -> RoundContext:
@@ -298,7 +297,7 @@ class Client:
         if order.model_hash != spec.hash:
             spec = self._described(order)
         if spec.hash not in parts.models:
-            # of other models only the last one: a server may think of many
+            # of other models only the last one: a server may send many
             for other in parts.models.keys() - {parts.model.hash}:
                 del parts.models[other]
             most = None if spec == parts.model else MOST_ENTRIES
@@ -402,7 +401,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Start:
-    """What a client's round starts from."""
+    """Starting point of a client's round."""
 
     model: nn.Module
     state: ClientState
@@ -437,7 +436,7 @@ def _metrics(work: Work, memory: State) -> dict[str, float]:
 
 
 def _norms(work: Work, whole: Update, sent: Update) -> dict[str, float]:
-    """Return the gradient's norm, and the share of the square of what was to be sent that was not."""
+    """Return the gradient's norm, and the share of the squared norm that the defense withheld."""
     held_back = norm([tensor - sent[name] for name, tensor in whole.items()])
     everything = norm(list(whole.values()))
     share = (held_back / everything) ** 2 if everything else 0.0
@@ -453,5 +452,5 @@ def _truth(trained: Trained) -> Truth:
 
 
 def evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
-    """Return what an audited client reveals beside its update."""
+    """Return the evidence that an audited client reveals beside its update."""
     return pack_audit(work.truth if audit.truth else None, work.raw)

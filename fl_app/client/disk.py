@@ -1,8 +1,8 @@
 """A client's memory on its own disk, so that a restarted node goes on where it was.
 
-Flower keeps `Context.state` in a SuperNode's memory and gives a resumed run a new, empty one. What a
-client must not lose is written before its answer leaves: a node that is killed at
-any moment either has not answered or remembers that it has. The memories after the last two answers
+Flower keeps `Context.state` in a SuperNode's memory and gives a resumed run a new, empty one. The
+memory is written before an answer leaves: a node that is killed at any moment
+either has not answered or remembers its answer. The memories after the last two answers
 are kept: a server that was killed too may ask for the last round again, and the client
 then starts from what it remembered before that round.
 """
@@ -29,9 +29,9 @@ from fl_app.wire.messages import Parcel
 logger = logging.getLogger(__name__)
 
 MOST_RUNS = 8
-"""Of so many runs a client keeps its memory."""
+"""Number of runs whose memory a client keeps."""
 MOST_MEGABYTES = 4096
-"""So much all its memories may take, unless its node-config says ``state-megabytes``."""
+"""Megabytes that all memories together may take, unless the node-config sets ``state-megabytes``."""
 _DAMAGED = "damaged"
 _HELD, _KEY = "run", "key"
 
@@ -52,9 +52,9 @@ class DurableMemory:
     ) -> Look:
         """Put into ``records`` the memory that ``parcel`` is to be answered from.
 
-        That is what is there already, if it is of this run, no older than what is on the disk, and of before
-        this round or with the answer; else what is on the disk. How the disk looks then is for `keep`.
-        ``newest``: in any case the last memory, for a client that answers no round anew.
+        ``records`` stay if they are of this run, no older than the disk's memory, and from before this round
+        or with its answer; else the disk's memory replaces them. The return value, the state of the disk, is
+        for `keep`. ``newest``: always the last memory, for a client that answers no round anew.
         """
         if parcel.run is None:
             return {}
@@ -67,7 +67,7 @@ class DurableMemory:
         def answered(memory: RecordDict) -> bool:
             return not locating and has_answered(memory, order.model_hash, parcel.digest)
 
-        # Flower stores a context after the answer has left: who died between the two is ahead on its disk
+        # Flower stores a context after the answer has left: a client that died between is ahead on disk
         held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
         wanted = newest or held < order.round or answered(records)
         if _key_of(records) == key and held >= kept and wanted:
@@ -82,7 +82,7 @@ class DurableMemory:
         """Write down ``records`` after an answer; an OSError means that it must not leave.
 
         ``since`` is what `recall` returned. A process may hang so long that its node gives it up and starts
-        another for the next order: what the late one has to say is then of a past that is gone.
+        another for the next order: the answer of the late one is then outdated, and refused.
         """
         if parcel.run is None:
             return
@@ -95,13 +95,13 @@ class DurableMemory:
                 self._write(records, run, parcel.order.round)
         except OSError as error:
             raise OSError(
-                f"client {self.client}: cannot keep what it must remember, so it does not answer: {error}"
+                f"client {self.client}: cannot write its memory, so it does not answer: {error}"
             ) from error
 
     def _write(self, records: RecordDict, run: Path, round: int) -> None:
         files = _by_round(run)
         for number in [number for number in files if number > round]:
-            files.pop(number).unlink()  # of a time that the server has taken back
+            files.pop(number).unlink()  # of rounds that the server has undone
         self._make_room(run)
         write_tree(run / f"round-{round}", to_tree(records), limit=self._most_bytes_of_one)
         for number in sorted(number for number in files if number < round)[:-1]:
@@ -127,7 +127,7 @@ class DurableMemory:
         if not earlier:
             if later:
                 logger.warning(
-                    "client %d: is asked for round %d again and remembers nothing of before: starts afresh",
+                    "client %d: is asked for round %d again and has no memory from before it: starts afresh",
                     self.client,
                     before,
                 )
@@ -139,12 +139,12 @@ class DurableMemory:
         """Return the memory in a file; one that cannot be used is set aside."""
         try:
             memory = from_tree(read_tree(path, limit=self._most_bytes_of_one))
-            check(memory)  # now: what a client finds out only later it would find out in every round
+            check(memory)  # now: found later, the error would come back in every round
             return memory
         except ValueError as error:  # a DamagedFile, or one of something else
             aside = self._runs / _DAMAGED
             logger.warning(
-                "client %d: a memory of its cannot be used and is set aside as %s: %s",
+                "client %d: one of its memories is unusable and is set aside as %s: %s",
                 self.client,
                 aside,
                 error,

@@ -1,4 +1,4 @@
-"""A client's policy at work in one order: what it accepts, what it lets leave, what it notes down."""
+"""Enforcement of a client's policy: orders accepted, answers released, both logged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -28,6 +29,7 @@ from fl_app.policy import (
     check_work,
 )
 from fl_app.privacy import Release
+from fl_app.privacy.draws import OwnDraws
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.types import Update
 from fl_app.wire.messages import LocationQuery, Parcel, Reply
@@ -39,7 +41,7 @@ PAUSE = 50
 
 @dataclass(frozen=True)
 class Books:
-    """Where a client's account lies: in its own folder, or else in Flower's memory of the run."""
+    """Store of a client's account: its own folder, or else Flower's memory of the run."""
 
     file: AccountFile | None
     records: RecordDict = field(repr=False)
@@ -76,6 +78,11 @@ class Guard:
     size: int = field(init=False, default=0)
     """Bytes of the answer, for the log."""
 
+    @cached_property
+    def draws(self) -> OwnDraws:
+        """The order's own random numbers, which no server can draw again."""
+        return OwnDraws()
+
     def accept(self, parcel: Parcel, kind: str) -> None:
         """Refuse an order that the policy does not allow, whatever it would be answered from."""
         check_plan(self.policy, self.plan)
@@ -104,9 +111,9 @@ class Guard:
         check_work(self.policy, self.plan, samples)
 
     def follow(self, before: Update, after: Update, round: int, samples: int) -> bool:
-        """Refuse a model that moved too far since the last order; say if what was held back still fits it.
+        """Refuse a model that moved too far since the last order; say whether the residual still fits it.
 
-        ``samples`` are all that the client has: they say how many steps others may have taken meanwhile.
+        ``samples`` are all that the client has: they bound the steps that others may have taken meanwhile.
         """
         limit = self.policy.max_movement
         if limit is None or self.plan.noise is not None or not before:
@@ -120,7 +127,7 @@ class Guard:
         return moved <= most
 
     def digest(self, parcel: Parcel, weights: Update) -> str:
-        """Return what tells an order from all others: everything in it that an answer follows from."""
+        """Return a digest of everything in an order that determines its answer."""
         order = parcel.order
         named = (order.round, order.model_hash, order.lr, parcel.plan, parcel.audit)
         # under masks a new attempt is a new answer
@@ -133,7 +140,7 @@ class Guard:
         return self.account.is_repeated(self.policy, self.run, round, digest)
 
     def locate(self, round: int, digest: str, query: LocationQuery, size: int) -> None:
-        """Note a query for positions down, before its answer leaves."""
+        """Log a query for positions before its answer leaves."""
         self.account.locate(self.run, round, f"{digest}/{query.share!r}/{query.min_size}")
         self.size = size
         self.books.save(self.account, self.since)
@@ -156,7 +163,7 @@ class Guard:
         held: int,
         releases: Iterable[Release],
     ) -> None:
-        """Check an answer and note it down, before it leaves; ``held`` is how many samples the client has."""
+        """Check and log an answer before it leaves; ``held`` is the client's number of samples."""
         batch = self.plan.batch_of(held)
         audit = self._audit(parcel)
         if audit is None:

@@ -14,7 +14,7 @@ from fl_app.training import LocalData
 logger = logging.getLogger(__name__)
 
 SAMPLES = 64
-"""So many of its own a client shows the model."""
+"""Number of its own samples that a client shows the model."""
 FEWEST = 32
 """With fewer of its own it takes noise."""
 
@@ -24,13 +24,13 @@ class Inspection:
     """Looks for the marks of a manipulated model, and warns or refuses."""
 
     look: Callable[..., Sequence[object]]
-    """``look(model, inputs=, in_shape=, expected=)`` gives what is suspicious."""
+    """``look(model, inputs=, in_shape=, expected=)`` returns the suspicious findings."""
     expected: nn.Module
     """The architecture that was agreed on, with any weights."""
     refuse: bool
 
     def __call__(self, model: nn.Module, data: LocalData, *, who: str) -> None:
-        """Warn of what is suspicious in ``model``, or refuse it with a PermissionError."""
+        """Warn of suspicious parts of ``model``, or refuse it with a PermissionError."""
         shown = data.batch(
             torch.arange(min(SAMPLES, len(data))),
             next(model.parameters()).device,

@@ -1,13 +1,13 @@
-"""How far a model has moved between two orders, tensor by tensor."""
+"""Movement of a model between two orders, tensor by tensor."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fl_app.transforms import norm
 from fl_app.types import Update
 
 SHARE_OF_A_SIGNAL = 0.25
@@ -21,27 +21,37 @@ def movement(before: Update, after: Update) -> float:
     weights make of inputs of size 1: a server that reads samples out moves the biases of a layer together
     across those signals, and its first model may have biases of any size.
     """
+    names = list(before)
+    moves = _norms(torch._foreach_sub([after[name] for name in names], [before[name] for name in names]))
+    norms = dict(zip(names, _norms(list(before.values())), strict=True))
     largest = 0.0
-    for name, old in before.items():
-        moved, size = norm([after[name] - old]), _size(name, old, before)
+    for name, moved in zip(names, moves, strict=True):
         if not math.isfinite(moved):
             return math.inf
         if moved:
+            size = _size(name, before, norms)
             largest = max(largest, moved / size if size else math.inf)
     return largest
 
 
-def _size(name: str, tensor: Tensor, model: Update) -> float:
+def _norms(tensors: Sequence[Tensor]) -> list[float]:
+    """Return the norm of each tensor, in one pass over all."""
+    return [] if not tensors else torch.stack(torch._foreach_norm(list(tensors))).tolist()
+
+
+def _size(name: str, model: Update, norms: Mapping[str, float]) -> float:
     path, _, last = name.rpartition(".")
-    weights = model.get(f"{path}.{last.replace('bias', 'weight')}".lstrip("."))
-    if not last.startswith("bias") or weights is None:
-        return norm([tensor]) or _typical(model) * math.sqrt(tensor.numel())
+    layer = f"{path}.{last.replace('bias', 'weight')}".lstrip(".")
+    entries = model[name].numel()
+    if not last.startswith("bias") or layer not in model:
+        return norms[name] or _typical(model, norms) * math.sqrt(entries)
+    weights = model[layer]
     inputs = weights[0].numel() if weights.ndim > 1 else 1
-    signal = norm([weights]) / math.sqrt(weights.numel()) * math.sqrt(inputs)
-    return SHARE_OF_A_SIGNAL * signal * math.sqrt(tensor.numel())
+    signal = norms[layer] / math.sqrt(weights.numel()) * math.sqrt(inputs)
+    return SHARE_OF_A_SIGNAL * signal * math.sqrt(entries)
 
 
-def _typical(model: Update) -> float:
+def _typical(model: Update, norms: Mapping[str, float]) -> float:
     """Return the size of an entry in the smallest tensor that is not 0 everywhere."""
-    sizes = torch.tensor([norm([tensor]) / math.sqrt(tensor.numel()) for tensor in model.values()])
-    return float(sizes[sizes > 0].min()) if (sizes > 0).any() else 0.0
+    sizes = [norms[name] / math.sqrt(tensor.numel()) for name, tensor in model.items()]
+    return min((size for size in sizes if size > 0), default=0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from fl_app.secagg import (
     Identity,
+    Revealed,
     Step,
     Terms,
     check_job,
@@ -21,19 +24,26 @@ from fl_app.secagg import (
     terms_of,
     unmask,
 )
+from fl_app.secagg.messages import Request, Survivors
+from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK, MessageError
 
+logger = logging.getLogger(__name__)
+
 _RECORD, _STATE = "secure", "state"
+_REVEALED, _LISTS = "revealed", "lists"
 
 
 @dataclass(frozen=True)
 class SecureSettings:
-    """What a client insists on."""
+    """Demands of a client on secure rounds."""
 
     min_clients: int
-    """How large a crowd it wants to hide in."""
+    """Least number of clients to hide among."""
     identities: Path | None = None
     """The folder with the pinned keys and its own; None: it trusts the server to follow the protocol."""
+    min_difference: int = 0
+    """Refuse a sum over clients of whom fewer than so many differ from those of an earlier sum."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,8 @@ class SecureMember:
     settings: SecureSettings
     client: int
     records: RecordDict = field(repr=False)
+    folder: Path | None = None
+    """Where it remembers whose sums it helped to reveal, over all runs; None: with the records."""
 
     def answer(self, kind: str, blob: bytes) -> bytes:
         """Answer a message of one of the exchanges."""
@@ -59,9 +71,13 @@ class SecureMember:
         elif kind == SHARE:
             step = share(self._load(), blob, identity=identity)
         elif kind == ENDORSE and identity is not None:
+            self._check_difference(Survivors.from_bytes(blob, self.terms).clients)
             step = endorse(self._load(), blob, identity=identity)
         elif kind == UNMASK:
+            survivors = Request.from_bytes(blob, self.terms).survivors
+            self._check_difference(survivors)
             step = unmask(self._load(), blob, identity=identity)
+            self._remember(survivors)
         else:
             raise MessageError(f"client {self.client}: has no answer to {kind}")
         return self._keep(step)
@@ -76,8 +92,48 @@ class SecureMember:
 
     @property
     def terms(self) -> Terms:
-        """What this client agreed to."""
+        """Terms that this client agreed to."""
         return terms_of(self._load())
+
+    @property
+    def _remembers(self) -> bool:
+        return self.folder is not None or self.settings.min_difference > 0
+
+    @property
+    def _file(self) -> Path | None:
+        return None if self.folder is None else self.folder / f"revealed-{self.client}.tree"
+
+    def _revealed(self) -> Revealed:
+        if self._file is not None:
+            return Revealed.from_numbers(read_tree(self._file)) if self._file.exists() else Revealed()
+        record = self.records.get(_REVEALED)
+        numbers = record.get(_LISTS) if isinstance(record, ConfigRecord) else None
+        return Revealed.from_numbers(map(int, numbers)) if isinstance(numbers, list) else Revealed()
+
+    def _check_difference(self, survivors: Sequence[int]) -> None:
+        """Refuse a sum that differs from an earlier one by too few clients; warn if by one."""
+        if not self._remembers:
+            return
+        revealed = self._revealed()
+        revealed.check(self.client, survivors, least=self.settings.min_difference)
+        if revealed.distance(survivors) == 1:
+            logger.warning(
+                "client %d: %s: this sum and an earlier one differ by one client, whose vector their "
+                "difference comes close to; noise (dp=client) hides it",
+                self.client,
+                self.terms.name,
+            )
+
+    def _remember(self, survivors: Sequence[int]) -> None:
+        """Note a sum before the shares for it leave."""
+        if not self._remembers:
+            return
+        numbers = self._revealed().add(survivors).to_numbers()
+        if self._file is None:
+            self.records[_REVEALED] = ConfigRecord({_LISTS: numbers})
+        else:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_tree(self._file, numbers)
 
     def _identity(self) -> Identity | None:
         folder = self.settings.identities

@@ -1,4 +1,4 @@
-"""What a client remembers between rounds, in Flower's `Context.state`.
+"""Memory of a client between rounds, in Flower's `Context.state`.
 
 Everything is keyed by the model's hash: a round with another (manipulated) model
 starts from nothing and never touches the honest residual or version.
@@ -22,7 +22,7 @@ from fl_app.wire.messages import Reply, pack_reply, read_reply
 
 _SEPARATOR = "/"
 _HASH = 16
-"""So much of a model's hash tells its records from others'."""
+"""Characters of a model's hash in the names of its records."""
 _DEEPEST = 32
 """Branches above a leaf."""
 _META: Mapping[str, type] = {
@@ -39,7 +39,7 @@ _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
 @dataclass(frozen=True)
 class Work:
-    """What a client computed in a round, before its defense rewrites the update."""
+    """Results of a client's training, before its defense rewrites the update."""
 
     round: int
     update: Update
@@ -50,9 +50,9 @@ class Work:
     rate: float
     loss: float
     truth: Truth | None = None
-    """For an audit."""
+    """The samples, for an audit."""
     raw: Update | None = None
-    """For an audit: the update of the same samples without any defense."""
+    """The update of the same samples without any defense, for an audit."""
 
 
 @dataclass
@@ -69,10 +69,10 @@ class ClientState:
     sent_order: str = ""
     """The digest of the order that was answered then."""
     sent: Reply | None = None
-    """The answer, if giving it changed what must not change twice: whoever asks again gets it again,
+    """The answer, if training again would change state twice: the same order gets it again,
     and its update is added back if the server did not count it."""
     locations: Update = field(default_factory=dict)
-    """Where the last training order said that updates may be non-zero: the model's next change lies there."""
+    """Positions from the last training order at which the model's next change lies."""
     coordinates: bytes = b""
     """The coordinates that were agreed on for the whole run, packed."""
     plan: str = ""
@@ -82,7 +82,7 @@ class ClientState:
 
 
 def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
-    """Return what is remembered of the model, or a fresh memory; what no client remembers is a ValueError."""
+    """Return the memory of the model, or a fresh one; records that no client writes are a ValueError."""
     meta = records.get(_name(model_hash, "meta"))
     if not isinstance(meta, ConfigRecord):
         return ClientState()

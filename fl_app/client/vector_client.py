@@ -1,7 +1,7 @@
 """A client of the FL-TOP family: it sends a vector, and holds no model between rounds.
 
-What it remembers is the coordinates that were agreed on, packed, by their hash. The initial
-weights it makes from the run's seed.
+It remembers the agreed coordinates, packed, by their hash, and makes the initial
+weights from the run's seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from fl_app.client.client import Client, Start, evidence
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
-from fl_app.privacy import ClientLevel, NoiseGrid, Release
+from fl_app.privacy import ClientNoise, NoiseGrid, Release
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -32,7 +32,7 @@ class VectorClient(Client):
     """One client whose defense has a scheme."""
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
-        """Train as ordered and send the vector that stands for the update."""
+        """Train as ordered and send the vector of the update."""
         order, plan = self._accept(parcel, "train"), self._plan(parcel)
         state = self._state(order, records)
         again = self._again(parcel, state) if self.guard is None else None
@@ -53,7 +53,7 @@ class VectorClient(Client):
             answer=self._answer(work),
             update=update,
             buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
-            # what was measured on the data itself would leave without noise
+            # metrics of the data itself would leave without noise
             metrics={} if self._secretive else self._told({"loss": work.loss}),
         )
         self._leave(parcel, digest, reply, work, self._releases(plan, records))
@@ -61,11 +61,11 @@ class VectorClient(Client):
         guarded = self.guard is not None
         kept = ClientState(
             # a guarded client compares the next model with them
-            weights=start.weights if guarded and not self._secretive else {},
+            weights=start.weights if guarded and self.parts.privacy is None else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,
-            # what would be answered anew with new noise would be a second release
+            # a second answer with new noise would be a second release
             sent=reply
             if own_buffers or not self._repeats or (guarded and self.parts.secure is None)
             else None,
@@ -81,7 +81,7 @@ class VectorClient(Client):
         return parcel.plan
 
     def _begin(self, parcel: Parcel, plan: Plan, state: ClientState, known: bytes) -> tuple[Start, Sketch]:
-        """Return what the round starts from, and what is to be sent."""
+        """Return the starting point of the round, and the sketch to send."""
         parts, order = self.parts, parcel.order
         model = self._model(order)
         like = {name: p.detach() for name, p in parameters(model).items()}
@@ -137,7 +137,7 @@ class VectorClient(Client):
         return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
 
     def _pack(self, values: Tensor, parcel: Parcel, plan: Plan, start: Start, records: RecordDict) -> bytes:
-        """Return the vector as it is sent: clipped, with noise, under masks, as far as each is asked for."""
+        """Return the vector as sent: clipped, with noise, under masks, each where it applies."""
         parts, order = self.parts, parcel.order
         if parts.secure is None:
             values = self._protect(values, parcel, plan)
@@ -168,7 +168,7 @@ class VectorClient(Client):
         return member.mask(parcel.secure, whole, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
-        """Return what an answer costs against the server, which knows that this client takes part."""
+        """Return the privacy cost of an answer against the server, which knows who takes part."""
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
         if privacy is None:
             return []
@@ -185,7 +185,7 @@ class VectorClient(Client):
         generator = self._generator(parcel.order.round, parcel.attempt)
         return privacy.protect(values, clip=plan.clip, shares=shares, generator=generator)
 
-    def _cohort(self, privacy: ClientLevel, cohort: int) -> int:
+    def _cohort(self, privacy: ClientNoise, cohort: int) -> int:
         if cohort > privacy.largest_cohort:
             raise MessageError(
                 f"client {self.client}: shares its noise with {privacy.largest_cohort} clients at most, "
@@ -196,7 +196,7 @@ class VectorClient(Client):
         return cohort
 
     @property
-    def _privacy(self) -> ClientLevel | None:
+    def _privacy(self) -> ClientNoise | None:
         """The mechanism; a client that does not trust the run takes the operating system's noise."""
         privacy = self.parts.privacy
         return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)

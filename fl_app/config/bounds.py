@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_app.config.compose import ConfigError
-from fl_app.config.conf_files import entries_of
+from fl_app.config.entries import entries_of
 from fl_app.config.literals import WHO
 
 MOST: Mapping[str, float] = {
@@ -50,12 +50,12 @@ MOST: Mapping[str, float] = {
     "voters": 1 << 16,
     "width": 1 << 14,
 }
-"""By a key's last name; numbers in a list are bounded by the list's name."""
+"""Largest value by a key's last name; numbers in a list go by the list's name."""
 MOST_ELSEWHERE = 1e12
-"""Of all other numbers: rates, factors, seconds of the server's."""
+"""Largest value of all other numbers: rates, factors, seconds of the server."""
 LEAST: Mapping[str, float] = {"alpha": 1e-3}
 MOST_BYTES = 1 << 30
-"""Of the samples that a config makes or loads, counted as numbers of one byte."""
+"""Most bytes of samples that a config makes or loads, one byte a number."""
 MOST_ENTRIES_OF_A_SAMPLE = 1 << 22
 
 
@@ -69,7 +69,7 @@ def check_bounds(config: Mapping[str, Any]) -> None:
             continue
         names = [part for part in entry.path if not part.isdigit()]
         most, least = MOST.get(names[-1], MOST_ELSEWHERE), LEAST.get(names[-1], -math.inf)
-        if not (math.isfinite(value) and least <= value and abs(value) <= most):
+        if not (least <= value and abs(value) <= most):  # so is no NaN
             raise ConfigError(f"{WHO}: {entry.key} must be at most {most:g} in size, got {value!r}")
     _check_data(config.get("data") or {})
 
@@ -82,7 +82,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 
 def _check_data(data: Mapping[str, Any]) -> None:
-    """Multiply out what a data set would take."""
+    """Multiply out the size of a data set."""
     size, shape = data.get("size"), data.get("shape")
     if isinstance(shape, list) and all(isinstance(side, int) for side in shape):
         entries = math.prod(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -48,28 +48,29 @@ from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
-from fl_app.types import Manipulated
+from fl_app.types import Manipulated, Trace
 
-OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "public")
+OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
-_JOB = ("model", "training", "defense", "data", "batch_size", "share", "balance", "bn", "dtype", "seed")
+_JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "dtype", "seed")
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
+_MOVED_MOST = 0.005
 
 
 @dataclass(frozen=True)
 class ServerParts:
-    """What a server is made of."""
+    """Parts of a server."""
 
     config: dict[str, Any]
     dataset: Dataset
     validation: Samples | None
     """Those that choose the best round; they are not among the test samples."""
     histogram: Tensor
-    """How many samples of each class or speaker (columns) each client (rows) trains on."""
+    """Number of samples by client (rows) and class or speaker (columns)."""
     model: nn.Module
     spec: ModelSpec
     strategy: FedSGD
@@ -83,13 +84,13 @@ class OwnData:
 
     root: str
     facts: str
-    """What the server says of the task."""
+    """The server's facts on the task."""
 
 
 @lru_cache(maxsize=2)
 def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = None) -> ClientParts:
-    """Build what the clients of this process share, unless they have data of their ``own``."""
-    # the folder of the server's samples is none that such a client would look at
+    """Build the parts that the clients of this process share; ``own`` names a client's own data."""
+    # such a client never reads the server's folder of samples
     cfg = compose_sent(overrides, trust, places=False, unread=() if own is None else ("data.root",))
     _prepare_process(cfg, most=None if trust.whole else os.cpu_count())
     defense = _defense(cfg)
@@ -126,11 +127,11 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
 
 
 def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
-    """Build what a server needs, anew: a strategy has a history."""
-    # its files are those of whoever starts the run, and so are those that the run writes
+    """Build the parts of a server, anew each time: a strategy has a history."""
+    # the server reads and writes files of the user who starts the run
     cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
-    # here too: what clients cannot build is an error of the run, not of every client
+    # here too: parts that clients cannot build are an error of the run, not of every client
     defense, _ = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
@@ -140,6 +141,9 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         _check_size(spec)
     model = _model(cfg, spec, defense)
     schedule = _build(cfg, "schedule")
+    shared = defense.server or {}
+    for name in shared.keys() & cfg.strategy.keys():
+        raise ConfigError(f"strategy.{name}: is a setting of the defense; set defense.{name}")
     strategy = _build(
         cfg,
         "strategy",
@@ -155,6 +159,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         seed=cfg.seed,
         release=defense.release,
         aggregate=_rule(cfg),
+        **shared,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
     if cfg.attack.get("viewpoint") == "participant" and not strategy.reversible:
@@ -164,7 +169,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
+    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
         dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
@@ -183,7 +188,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             input_shape=dataset.in_shape,
             mean=dataset.mean,
             std=dataset.std,
-            defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense)),
+            defense=defense.traces,
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
@@ -199,7 +204,7 @@ def _rule(cfg: DictConfig) -> Rule | None:
         raise ConfigError(str(error)) from error
     if (rule is not None or cfg.liars) and cfg.secagg.enabled:
         raise ConfigError(
-            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on nobody sees single updates; "
+            f"aggregate={cfg.aggregate} liars={cfg.liars}: under secagg=on single updates are hidden; "
             "expected aggregate=mean liars=0"
         )
     if rule is not None and cfg.choices.dp != "none":
@@ -213,7 +218,7 @@ def _rule(cfg: DictConfig) -> Rule | None:
 def attack_parts(
     overrides: str, spec: ModelSpec, vocabulary: Vocabulary | WordPiece | None = None
 ) -> tuple[Attacker, nn.Module]:
-    """Build what an attack on a finished run needs: the attacker, and the model that was trained."""
+    """Build the attacker and the trained model for an attack on a finished run."""
     cfg = compose(overrides)
     _prepare_process(cfg)
     attacker = _attacker(cfg, vocabulary=vocabulary)
@@ -227,8 +232,12 @@ def attack_parts(
     return attacker, model.to(device=_device(cfg.device), dtype=getattr(torch, cfg.dtype))
 
 
-def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Build an attack on an update that no run has seen, and return it with the defense's config.
+def lone_attack(
+    overrides: str, *, adaptive: bool, defense: Mapping[str, Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Trace, ...]]:
+    """Build an attack on an update that no run has seen, and return it with the traces of the defense.
+
+    The defense is that of the overrides, or of the config ``defense``.
 
     ``adaptive``: in the form that knows the defense, where the attack has one.
     """
@@ -236,7 +245,8 @@ def lone_attack(overrides: str, *, adaptive: bool) -> tuple[Callable[..., Any], 
     _prepare_process(cfg)
     if "_target_" not in cfg.attack:
         raise ConfigError(_NO_ATTACK)
-    return _attack(cfg, adaptive), cast(dict[str, Any], OmegaConf.to_container(cfg.defense))
+    node = cfg if defense is None else OmegaConf.create({"defense": dict(defense)})
+    return _attack(cfg, adaptive), _protected(node).traces
 
 
 def attacked_rounds(chosen: Any, rounds: int) -> Chosen:
@@ -260,8 +270,8 @@ def _attacker(
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
-    ``manipulation`` makes of an active attack what it does to a model; without, it can only
-    read what a run has seen. Of two forms, the adaptive one plants and both read.
+    ``manipulation`` turns an active attack into its change of a model; without it, the attack can
+    only read a run's observations. Of two forms, the adaptive one plants and both read.
     """
     if "_target_" not in cfg.attack:
         return None
@@ -280,18 +290,31 @@ def _attacker(
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,
+        settings=_stated(cfg),
         manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
 
 
+def _stated(cfg: DictConfig) -> dict[str, Any]:
+    """Return the settings of the attack that its results state: all but the updates that it is aimed at."""
+    settings = cast(dict[str, Any], OmegaConf.to_container(cfg.attack, resolve=True))
+    return {key: value for key, value in settings.items() if key not in ("name", "rounds", "clients")}
+
+
 def _manipulation(
-    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, deltas: bool, attack: Any
+    cfg: DictConfig,
+    model: nn.Module,
+    dataset: Dataset,
+    public: Dataset | None,
+    deltas: bool,
+    traces: tuple[Trace, ...],
+    attack: Any,
 ) -> Callable[[nn.Module], Manipulated] | None:
-    """Return what ``attack`` does to a model before a client gets it; None if it only watches."""
+    """Return the attack's change of a model before a client gets it; None for a passive attack."""
     if not hasattr(attack, "manipulate"):
         return None
     known = dataset.test
-    if public is not None and cfg.attack.get("public") == "held_out":
+    if public is not None and cfg.attack.get("known_images") == "held_out":
         known = public.train
     manipulate = partial(
         attack.manipulate,
@@ -300,7 +323,7 @@ def _manipulation(
         mean=dataset.mean,
         std=dataset.std,
         deltas=deltas,
-        defense=cast(dict[str, Any], OmegaConf.to_container(cfg.defense, resolve=True)),
+        defense=traces,
     )
     try:
         manipulate(model)  # now, not in the attacked round
@@ -327,13 +350,13 @@ def _attack(cfg: DictConfig, adaptive: bool) -> Any:
 
 
 def _prepare_process(cfg: DictConfig, most: int | None = None) -> None:
-    """Apply what concerns the whole process; ``most``: threads that it may have."""
+    """Apply process-wide settings; ``most`` limits the threads."""
     if cfg.threads is not None:
         torch.set_num_threads(min(cfg.threads, most or cfg.threads))
 
 
 def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
-    """Call the factory that the node ``key`` names; what it refuses is a ConfigError."""
+    """Call the factory that the node ``key`` names; its refusal becomes a ConfigError."""
     try:
         # partial, then called: Hydra would take objects among the arguments for configs
         factory = instantiate(OmegaConf.select(cfg, key), _convert_="all", _partial_=True)
@@ -344,24 +367,34 @@ def _build(cfg: DictConfig, key: str, *args: Any, **given: Any) -> Any:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def share_moved_most(config: Mapping[str, Any]) -> float:
+    """Return the share of the weights whose movement a result holds: as many as the defense sends."""
+    share = config["audit"]["moved_most"]
+    return cast(float, config["defense"].get("share", _MOVED_MOST) if share is None else share)
+
+
 def baseline_of(cfg: DictConfig) -> str:
     """Return the choice of ``defense`` that the configured one is compared with."""
     return _defense(cfg).baseline
 
 
 def _defense(cfg: DictConfig) -> Defense:
-    try:
-        defense = protect(defense=_build(cfg, "defense"))
-    except TypeError as error:
-        raise ConfigError(f"defense: {error}") from error
+    defense = _protected(cfg)
     check_fit(cfg, defense)
     return defense
+
+
+def _protected(cfg: DictConfig) -> Defense:
+    try:
+        return protect(defense=_build(cfg, "defense"))
+    except TypeError as error:
+        raise ConfigError(f"defense: {error}") from error
 
 
 def _vector_parts(
     cfg: DictConfig, defense: Defense, model: nn.Module, public: Dataset | None, lr: float
 ) -> dict[str, Any]:
-    """Return what a strategy whose clients send vectors needs beside what all need."""
+    """Return the additional arguments of a strategy whose clients send vectors."""
     if defense.scheme is None or public is None:
         return {}
     privacy, aggregation = _build(cfg, "dp"), None
@@ -387,7 +420,7 @@ def _vector_parts(
 
 
 def _hash_job_settings(cfg: DictConfig) -> str:
-    """Hash the settings by which a client trains; where a node's own data lie is left out."""
+    """Hash the settings by which a client trains; without the place of a node's own data."""
     whole = cast(dict[str, Any], OmegaConf.to_container(cfg))
     settings = {key: whole[key] for key in _JOB}
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
@@ -396,7 +429,7 @@ def _hash_job_settings(cfg: DictConfig) -> str:
 
 
 def secure_settings(overrides: str, trust: Trust = NOBODY) -> SecureSettings | None:
-    """Return what a client insists on in secure rounds; None if there are none."""
+    """Return a client's demands on secure rounds; None without secure aggregation."""
     return _secure_settings(compose_sent(overrides, trust, places=False))
 
 
@@ -449,7 +482,7 @@ def _check_size(spec: ModelSpec) -> None:
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     """Return the clients' data, and public data if the defense or the attacker learns from some."""
     dataset = _dataset(cfg)
-    if defense.scheme is None and cfg.attack.get("public") != "held_out":
+    if defense.scheme is None and cfg.attack.get("known_images") != "held_out":
         return dataset, None
     try:
         public, rest = _build(cfg, "public")(dataset)
@@ -459,7 +492,7 @@ def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
 
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
-    """Refuse what takes a sample for an image, or for something with one label."""
+    """Refuse defenses and attacks that need images, or one label per sample."""
     reads = what if "_target_" not in cfg.attack else getattr(_attack(cfg, False), "reads", "images")
     if reads != what:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""Overrides in, a checked config out: what Hydra composes from ``conf/``, or a reason in words.
+"""Overrides in, a checked config out, or an error that names the wrong key.
 
-Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) says what
-it wants in one string of Hydra overrides, which travels in Flower's run config
-under ``overrides``; server and clients compose it from the same ``conf/``.
+Every way to start a run (``fl-app``, ``flower-simulation``, ``flwr run``) passes one
+string of Hydra overrides, which travels in Flower's run config under ``overrides``;
+server and clients compose it from the same ``conf/``.
 """
 
 from __future__ import annotations
@@ -21,53 +21,72 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fl_app.adversary.lies import LIES
+from fl_app.config.followed import find_set_apart
+from fl_app.config.old_names import explain_old_key, find_old_key
 from fl_app.config.true_names import TARGET, true_names
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # in a wheel conf/ is installed inside the package; in a checkout or a Flower app bundle it lies beside it
 CONF_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 CONFIG_NAME = "config"
+_GROUPS = (
+    *("schedule", "strategy", "training", "model", "data", "partition", "defense"),
+    *("dp", "secagg", "public", "attack", "engine"),
+)
+_LONGEST_KEY = 200
+_RAISED_BY_HYDRA = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    OSError,
+)
+"""Errors beside its own that Hydra raises for some overrides, such as a group set to null."""
 SEARCH_PATH = "hydra.searchpath"
 """Key of Hydra's list of folders with more choices; it travels with the overrides of a run."""
 DEFAULT_STRATEGY = "fed_sgd"
-LIES = ("flip", "scale", "backdoor")
-"""Those of `fl_app.adversary.liars`, which would import torch."""
 DTYPES = ("float32", "float64")
 BN_MODES = ("sync", "local", "frozen")
 """BatchNorm statistics: clients send theirs and the server averages; each keeps its own; never moved."""
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used, with the reason in words."""
+    """A configuration that cannot be used; the message says why."""
 
 
 class UnknownName(ConfigError):
-    """Overrides that name what is not there, whatever else they say."""
+    """Overrides that name an unknown key or choice."""
 
 
 @lru_cache(maxsize=256)
 def compose(overrides: str = "") -> DictConfig:
-    """Compose the config from a string of Hydra overrides; ``choices`` says what was chosen by name."""
+    """Compose the config from a string of Hydra overrides; ``choices`` has the choices by name."""
     wanted = split_overrides(overrides)
     try:
         composed = _compose(wanted)
         own_strategy = _brings_strategy(wanted, composed)
         _name_truly(wanted, composed)
+        _check_spelling(wanted, composed)
         config = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UnknownName(_explain(wanted, error)) from error
     _check(cast(dict[str, Any], config), own_strategy=own_strategy)
     resolved = OmegaConf.create(config)
+    if own_strategy:
+        resolved.choices.strategy = resolved.strategy[TARGET]
     OmegaConf.set_readonly(resolved, True)
     return cast(DictConfig, resolved)
 
 
 def swept_by_experiment(overrides: list[str]) -> list[str]:
-    """Return what the experiment among the overrides sweeps over, as overrides with several values."""
+    """Return the sweeps of the experiment among the overrides, as overrides with several values."""
     try:
         params = _compose_all(overrides).hydra.sweeper.params or {}
     except (HydraException, OmegaConfBaseException) as error:
@@ -101,9 +120,15 @@ def has_key(overrides: Sequence[str], key: str) -> bool:
 def split_overrides(overrides: str) -> list[str]:
     """Split a string of overrides as a shell would."""
     try:
-        return shlex.split(overrides)
+        found = shlex.split(overrides)
     except ValueError as error:
         raise ConfigError(f"overrides: {error} in {overrides!r}") from error
+    for override in found:
+        if len(key := override.partition("=")[0]) > _LONGEST_KEY:
+            raise ConfigError(
+                f"{key[:40]}…: expected a key of at most {_LONGEST_KEY} characters, got {len(key)}"
+            )
+    return found
 
 
 def join_overrides(overrides: Sequence[str]) -> str:
@@ -128,7 +153,7 @@ def key_of(override: str) -> str:
 
 
 def choices_of(override: Override, searched: Sequence[Path] = ()) -> list[str] | None:
-    """Return what a group can be set to, or None if the override chooses nothing of a group.
+    """Return the choices of the override's group, or None if it chooses no group.
 
     ``searched``: folders with more choices than ``conf/`` has.
     """
@@ -158,9 +183,9 @@ def quote(value: str | Path) -> str:
 
 
 def compose_unresolved(overrides: list[str]) -> DictConfig:
-    """Compose, and put what was chosen by name in the place of Hydra's own settings.
+    """Compose, and replace Hydra's own settings by the choices by name.
 
-    References are left as they are written; what cannot be composed is an `UnknownName`.
+    References stay unresolved; overrides that cannot be composed are an `UnknownName`.
     """
     try:
         return _compose(overrides)
@@ -175,26 +200,46 @@ def _compose(overrides: list[str]) -> DictConfig:
     OmegaConf.set_struct(composed, False)
     OmegaConf.set_readonly(composed, False)
     del composed["hydra"]
-    composed.pop("study", None)  # what is asked of all cells together; a claim's wording makes no other run
+    composed.pop("study", None)  # a study concerns all cells together; its wording makes no other run
     composed.choices = choices
     return composed
 
 
 def _brings_strategy(overrides: list[str], composed: DictConfig) -> bool:
-    """Say whether the strategy is another than the chosen one, though nobody typed that."""
+    """Say whether the defense replaces the chosen strategy."""
     parsed = parse_overrides(overrides)
     typed = any(o.key_or_group.startswith("strategy") and TARGET in str(o.input_line) for o in parsed)
     if typed or "strategy" not in composed:
         return False
-    files = (
-        folder / "strategy" / f"{composed.choices.strategy}.yaml" for folder in (CONF_DIR, *_searched(parsed))
-    )
-    chosen = cast(DictConfig, OmegaConf.load(next(file for file in files if file.is_file())))
+    files = _files_of({"strategy": composed.choices.strategy}, _searched(parsed))
+    chosen = cast(DictConfig, OmegaConf.load(next(file for _, file in files)))
     return bool(chosen.get("strategy", chosen).get(TARGET) != composed.strategy.get(TARGET))
 
 
+def _files_of(choices: Mapping[str, Any], searched: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Go through the files of choices, each with the folder of its group's folder."""
+    for group, name in choices.items():
+        for folder in (CONF_DIR, *searched):
+            if (file := folder / group / f"{name}.yaml").is_file():
+                yield folder, file
+                break
+
+
+def _check_spelling(overrides: list[str], composed: DictConfig) -> None:
+    """Refuse former keys, which would have no effect, and settings that are another one's."""
+    parsed = parse_overrides(overrides)
+    old = find_old_key(composed)
+    if old is not None:
+        typed = (o.key_or_group for o in parsed if f"{o.key_or_group}.".startswith(f"{old}."))
+        raise UnknownName(explain_old_key(next(typed, old)))
+    files = _files_of(composed.choices, _searched(parsed))
+    apart = find_set_apart(cast(dict[str, Any], OmegaConf.to_container(composed)), files)
+    if apart is not None:
+        raise ConfigError(apart)
+
+
 def _name_truly(overrides: list[str], composed: DictConfig) -> None:
-    """Give what overrides made of a choice its own name, under ``choices`` and in an attack's results."""
+    """Set the true names of changed choices, under ``choices`` and in an attack's results."""
     parsed = parse_overrides(overrides)
     if not any(o.is_delete() or TARGET in str(o.input_line) for o in parsed):
         return
@@ -207,7 +252,10 @@ def _name_truly(overrides: list[str], composed: DictConfig) -> None:
 
 def _compose_all(overrides: list[str]) -> DictConfig:
     with _no_hydra(), initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="fl_app"):
-        return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        try:
+            return hydra_compose(CONFIG_NAME, overrides, return_hydra_config=True)
+        except _RAISED_BY_HYDRA as error:
+            raise ConfigCompositionException(str(error)) from error
 
 
 @contextmanager
@@ -222,7 +270,7 @@ def _no_hydra() -> Iterator[None]:
 
 
 def _explain(overrides: list[str], error: Exception) -> str:
-    """Say which override is wrong and what could stand there instead."""
+    """Say which override is wrong, and list the valid choices."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as bad_grammar:
@@ -241,7 +289,7 @@ def _explain(overrides: list[str], error: Exception) -> str:
         if not _is_choice(override) and not override.is_add() and not override.is_force_add():
             complaint = _wrong_key(override.key_or_group, base)
             if complaint:
-                return complaint
+                return explain_old_key(override.key_or_group) or complaint
     missing = set(_missing_keys(OmegaConf.to_container(base))) - {o.key_or_group for o in parsed}
     if missing:
         return "; ".join(f"{key} has no default: give it as {key}=…" for key in sorted(missing))
@@ -262,7 +310,7 @@ def is_group(override: Override) -> bool:
 
 
 def _is_choice(override: Override) -> bool:
-    """Say whether an override says which files are composed, rather than what stands in them."""
+    """Say whether an override chooses a file, rather than a value in it."""
     by_name = is_group(override) and not isinstance(cast(Any, override.value()), dict)
     return by_name or override.key_or_group == SEARCH_PATH
 
@@ -280,11 +328,13 @@ def _searched(parsed: Sequence[Override]) -> list[Path]:
 
 def _wrong_choice(override: Override, searched: Sequence[Path]) -> str | None:
     choices = choices_of(override, searched)
-    if choices is None or override.value() is None or override.value() in choices:
+    value = override.value()
+    optional = override.is_delete() or override.key_or_group == "experiment"
+    if choices is None or (value is None and optional) or value in choices:
         return None
     return (
-        f"{override.key_or_group}: {override.value()!r} is not one of its choices: "
-        f"{', '.join(choices)}{nearest(str(override.value()), choices)}"
+        f"{override.key_or_group}: {value!r} is not one of its choices: "
+        f"{', '.join(choices)}{nearest(str(value), choices)}"
     )
 
 
@@ -303,7 +353,7 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
 
 
 def nearest(word: str, choices: Sequence[str]) -> str:
-    """Return which choice may have been meant, as words to end a message with."""
+    """Return the nearest choice as a hint for the end of a message; "" without one."""
     close = difflib.get_close_matches(word, choices)
     if not close:
         return ""
@@ -332,7 +382,6 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "wait": (_positive, "a positive number of seconds"),
         "dtype": (lambda v: v in DTYPES, f"one of {', '.join(DTYPES)}"),
         "bn": (lambda v: v in BN_MODES, f"one of {', '.join(BN_MODES)}"),
-        "error_feedback": (lambda v: isinstance(v, bool), "true or false"),
         "checkpoint": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
         "resume": (lambda v: v is None or isinstance(v, str), "null or a run's folder"),
         "baseline": (lambda v: v == "auto" or isinstance(v, bool), "auto, true or false"),
@@ -341,6 +390,10 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "client.inspect": (lambda v: v in ("off", "warn", "refuse"), "one of off, warn, refuse"),
         "client.norms": (lambda v: isinstance(v, bool), "true or false"),
         "audit.mse_below": (_positive, "a positive number"),
+        "audit.moved_most": (
+            lambda v: v is None or (_positive(v) and v <= 1),
+            "null or a number above 0 and at most 1",
+        ),
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),
@@ -352,6 +405,9 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         value = _at(config, key)
         if not fits(value):
             raise ConfigError(f"{key}: must be {expected}, got {value!r}")
+    for group in _GROUPS:
+        if not isinstance(settings := _at(config, group), Mapping):
+            raise ConfigError(f"{group}: must be a group of settings, got {settings!r}")
     adaptive = config["attack"].get("adaptive", False)
     if adaptive != "both" and not isinstance(adaptive, bool):
         raise ConfigError(f"attack.adaptive: must be both, true or false, got {adaptive!r}")
@@ -363,8 +419,21 @@ def _check_together(config: Mapping[str, Any], own_strategy: bool) -> None:
     defense, strategy = (_at(config, f"choices.{group}") for group in ("defense", "strategy"))
     if own_strategy and strategy != DEFAULT_STRATEGY:
         raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
+    if "_target_" in _at(config, "attack"):
+        _check_aim(config)
     if _at(config, "attack").get("viewpoint", "server") != "server":
         _check_participant(config, own_strategy)
+
+
+def _check_aim(config: Mapping[str, Any]) -> None:
+    """Check that the attacked rounds and clients are among those of the run."""
+    for key, numbers, most in (
+        ("attack.rounds", config["attack"]["rounds"], config["rounds"]),
+        ("attack.clients", config["attack"]["clients"], config["clients"] - 1),
+    ):
+        beyond = [] if isinstance(numbers, str) else [n for n in numbers if n != "last" and n > most]
+        if beyond:
+            raise ConfigError(f"{key}: {beyond[0]} never comes; the run has {key[7:]} up to {most}")
 
 
 def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
@@ -397,11 +466,11 @@ def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:
-    """Return what stands at ``key``; overrides can remove anything."""
+    """Return the value at ``key``; overrides can remove any key."""
     value: Any = config
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and a run cannot do without it")
+            raise ConfigError(f"{key.removeprefix('choices.')}: is missing, and every run needs it")
         value = value[part]
     return value
 
@@ -419,6 +488,6 @@ def _numbers(least: int) -> Callable[[Any], bool]:
 
 
 def _rounds(value: Any) -> bool:
-    # what is left without "last" is numbers, or "all"
+    # without "last" only numbers, or "all", may be left
     listed = [number for number in value if number != "last"] if isinstance(value, list) else value
     return listed == "last" or _numbers(1)(listed)

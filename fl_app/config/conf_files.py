@@ -1,46 +1,22 @@
-"""What the files in ``conf/`` themselves say, key by key: the measure for configs from elsewhere."""
+"""Keys and values of the files in ``conf/``, against which configs from elsewhere are checked."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
 from fl_app.config.compose import CONF_DIR, CONFIG_NAME
+from fl_app.config.entries import Entry, entries_of, package_in
 from fl_app.config.true_names import TARGET
-
-_PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-
-
-class Entry(NamedTuple):
-    """One key of a config, whatever stands there."""
-
-    path: tuple[str, ...]
-    value: Any
-
-    @property
-    def key(self) -> str:
-        """The path as an override has it."""
-        return ".".join(self.path)
-
-
-def entries_of(node: Any, path: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """Go through all keys of a config, those of branches and within lists among them."""
-    named = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, value in named:
-        here = (*path, str(name))
-        yield Entry(here, value)
-        yield from entries_of(value, here)
 
 
 @lru_cache(maxsize=1)
 def targets() -> dict[str, frozenset[str]]:
-    """Return by the first part of a key which callables some file of ``conf/`` names below it."""
+    """Return the callables that files of ``conf/`` name, by the first part of their key."""
     found: dict[str, set[str]] = {}
     for entry in _entries():
         if entry.path[-1] == TARGET and entry.value != "???" and "${" not in entry.value:
@@ -49,7 +25,7 @@ def targets() -> dict[str, frozenset[str]]:
 
 
 def values(key: str) -> list[Any]:
-    """Return what some file of ``conf/`` has at ``key``, as it is in this process's environment."""
+    """Return the values at ``key`` in the files of ``conf/``, resolved in this process's environment."""
     found = []
     for entry in _entries():
         if entry.key == key:
@@ -85,8 +61,5 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def package_of(file: Path) -> tuple[str, ...]:
-    """Return the keys below which the content of a file stands in the whole config."""
-    said = _PACKAGE.search(file.read_text())
-    if file == CONF_DIR / f"{CONFIG_NAME}.yaml" or (said and said[1] == "_global_"):
-        return ()
-    return tuple(said[1].split(".")) if said else file.parent.relative_to(CONF_DIR).parts
+    """Return the keys below which a file of ``conf/`` is placed in the whole config."""
+    return () if file == CONF_DIR / f"{CONFIG_NAME}.yaml" else package_in(CONF_DIR, file)

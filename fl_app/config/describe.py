@@ -13,12 +13,12 @@ from fl_app.config.true_names import TARGET
 from fl_app.defenses import Defense
 from fl_app.models import ModelSpec
 from fl_app.policy import Noise, Part, RunPlan
-from fl_app.privacy import ClientLevel
+from fl_app.privacy import ClientNoise
 
 _OURS = "fl_app."
 
 
-def describe(cfg: DictConfig, spec: ModelSpec, defense: Defense, privacy: ClientLevel | None) -> RunPlan:
+def describe(cfg: DictConfig, spec: ModelSpec, defense: Defense, privacy: ClientNoise | None) -> RunPlan:
     """Describe the run that these parts were built for."""
     training = _settings(cast(dict[str, Any], OmegaConf.to_container(cfg.training)))
     return RunPlan(
@@ -35,8 +35,10 @@ def describe(cfg: DictConfig, spec: ModelSpec, defense: Defense, privacy: Client
     )
 
 
-def _noise(defense: Defense, privacy: ClientLevel | None) -> Noise | None:
+def _noise(defense: Defense, privacy: ClientNoise | None) -> Noise | None:
     if privacy is not None:
+        if privacy.separation is not None:
+            return None  # the server's noise is none that this node adds
         return Noise("client", privacy.delta, privacy.epsilon)
     if defense.release is not None:
         return Noise("record", defense.release(1.0, 1).delta)

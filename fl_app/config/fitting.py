@@ -38,7 +38,7 @@ def check_fit(cfg: DictConfig, defense: Defense) -> None:
 
 
 def check_samples(cfg: DictConfig, defense: Defense, what: str) -> None:
-    """Raise a ConfigError if the defense rewrites or ranks images and the samples are none."""
+    """Raise a ConfigError if the defense needs images and the samples are of another kind."""
     if defense.images_only:
         raise ConfigError(f"defense: {cfg.choices.defense} does not work on {what}: take another one")
 

@@ -23,7 +23,9 @@ from fl_app.config.compose import (
     join_overrides,
     parse_overrides,
 )
-from fl_app.config.conf_files import entries_of, keys_of_choice, known_key
+from fl_app.config.conf_files import keys_of_choice, known_key
+from fl_app.config.entries import entries_of
+from fl_app.config.old_names import explain_old_key
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ _REFERENCE = re.compile(r"\$\{(\.*)([\w.]*)\}")
 
 
 def settle(sent: list[str], own: list[str]) -> str:
-    """Return what is to be composed of a run's overrides and the node's ``own``."""
+    """Return the overrides to compose: a run's, replaced by the node's ``own`` where both set a key."""
     if not own:
         return join_overrides(sent)
     theirs, mine = parse_overrides(sent), parse_overrides(own)
@@ -70,14 +72,15 @@ def _that_apply(own: list[str], parsed: list[Override], groups: list[str]) -> li
         if is_group(override) or new or tuple(key.split(".")) in found:
             kept.append(text)
         elif not known_key(key):
-            raise ConfigError(f"node-config: overrides: {key}: no file of conf/ has such a key")
+            reason = explain_old_key(key) or f"{key}: no file of conf/ has such a key"
+            raise ConfigError(f"node-config: overrides: {reason}")
         else:
             logger.info("the node's own %s says nothing about this run", text)
     return kept
 
 
 def _leaves(overrides: list[str]) -> dict[Path, Any]:
-    """Return every key of the composed config with what stands there, references as they are written."""
+    """Return every key of the composed config with its value, references unresolved."""
     composed = OmegaConf.to_container(compose_unresolved(overrides))
     return {
         entry.path: None if isinstance(entry.value, dict | list) else entry.value

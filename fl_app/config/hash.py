@@ -1,6 +1,6 @@
-"""What a run's numbers follow from, as a hash: two configs with the same one ask for the same run.
+"""Hash of the settings that determine a run's numbers: configs with the same hash ask for the same run.
 
-Key by key, what is left out cannot change a result that is finished: ``run_dir`` and
+The keys that are left out cannot change a finished result: ``run_dir`` and
 ``resume`` are where it goes, ``checkpoint`` is how a killed run goes on, ``wait`` ends a run
 or does nothing, ``download`` and a ``root`` that ``FL_APP_DATA`` gave (of one below it, that
 part) are how published data comes to this machine. All else stays in: ``threads``, ``device``
@@ -30,10 +30,10 @@ def hash_config(config: Mapping[str, Any]) -> str:
 
 
 def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a composed config that a run's numbers follow from."""
+    """Return the part of a composed config that determines a run's numbers."""
     kept = {key: value for key, value in config.items() if key not in _NOT_IN_THE_NUMBERS}
     if kept.get("aggregate", "mean") == "mean" and not kept.get("liars"):
-        # a plain mean of honest clients is what runs of before there was a choice had
+        # older runs, without this choice, had a plain mean of honest clients
         kept = {key: value for key, value in kept.items() if key not in _OF_LIARS}
     for group in kept.keys() & _GROUPS_OF_DATA:
         kept[group] = _without_place(kept[group])

@@ -21,6 +21,10 @@ LONGEST = 1 << 16
 """Characters of all overrides together."""
 DEEPEST = 16
 """Brackets within each other."""
+MOST_OVERRIDES = 256
+MOST_COMMAS = 1024
+"""In all overrides together: Hydra's parser takes the square of a list's length."""
+LONGEST_KEY = 256
 WHO = "overrides from the network"
 _PLAIN_KEY = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
@@ -32,7 +36,12 @@ def check_length(overrides: str) -> None:
 
 
 def check_literals(overrides: list[str]) -> None:
-    """Refuse overrides that reach beyond ``conf/`` while they are composed."""
+    """Refuse overrides that reach beyond ``conf/`` while they are composed, or take minutes to be."""
+    if len(overrides) > MOST_OVERRIDES:
+        raise ConfigError(f"{WHO}: expected at most {MOST_OVERRIDES} overrides, got {len(overrides)}")
+    commas = sum(override.count(",") for override in overrides)
+    if commas > MOST_COMMAS:
+        raise ConfigError(f"{WHO}: expected lists of at most {MOST_COMMAS} values, got {commas}")
     for override in overrides:
         _check_depth(override)
         _check(override, _parse(override))
@@ -57,7 +66,8 @@ def _parse(override: str) -> Override:
 def _check(text: str, override: Override) -> None:
     key = override.key_or_group
     # a search path of Hydra's may name any folder or package, a package of the override any place
-    if override.package is not None or not _PLAIN_KEY.fullmatch(key) or key.split(".")[0] == "hydra":
+    plain = len(key) <= LONGEST_KEY and _PLAIN_KEY.fullmatch(key)
+    if override.package is not None or not plain or key.split(".")[0] == "hydra":
         raise ConfigError(f"{WHO}: {text!r} is no setting of a run: expected key=value or key.key=value")
     if "$" in text or any("$" in word for word in _words(override.value())):
         raise ConfigError(f"{WHO}: {text!r} refers to something; only conf/ itself may")

@@ -16,6 +16,7 @@ import yaml
 
 from fl_app.config.compose import CONF_DIR, CONFIG_NAME
 from fl_app.config.conf_files import package_of
+from fl_app.config.followed import REFERENCE
 from fl_app.report.markdown import markdown_rows
 
 EXPERIMENTS = "experiment"
@@ -28,7 +29,6 @@ Write a choice as `group=choice` and a setting as `key=value`, on the command li
 `overrides` of a Flower run config. `???` stands for a value that you must give. Typos fail with the
 valid choices."""
 _NOT_SETTINGS = re.compile(r"(^|\.)(_|defaults(\.|$))|^hydra(\.|$)")
-_REFERENCE = re.compile(r"^\$\{[^:]*\}$")
 
 
 class Setting(NamedTuple):
@@ -90,7 +90,7 @@ def _leaves(node: yaml.MappingNode, path: tuple[str, ...], text: str) -> Iterato
             yield from _leaves(value, here, text)
             continue
         default = text[value.start_mark.index : value.end_mark.index]
-        if not _REFERENCE.match(default):
+        if not REFERENCE.match(default):
             line = text.splitlines()[name.end_mark.line]
             yield Setting(key, " ".join(default.split()), _plain(line.partition(" # ")[2]))
 

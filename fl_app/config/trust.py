@@ -1,4 +1,4 @@
-"""How far a process trusts the overrides that it is sent, and what it makes of those that it does not.
+"""Trust in overrides that a process receives. Overrides are untrusted unless the process opts in.
 
 In a simulation the overrides are what its user has typed, and may name anything. In a
 deployment they come from whoever started the run: there they name only callables that
@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.config.bounds import check_bounds
 from fl_app.config.compose import ConfigError, compose, key_of, split_overrides
-from fl_app.config.conf_files import Entry, entries_of, targets, values
+from fl_app.config.conf_files import targets, values
+from fl_app.config.entries import Entry, entries_of
 from fl_app.config.fixed import settle
 from fl_app.config.literals import WHO, check_length, check_literals
 from fl_app.config.true_names import TARGET
@@ -35,10 +36,10 @@ _SPECIAL = re.compile(r"_\w+_")
 
 @dataclass(frozen=True)
 class Trust:
-    """What whoever runs this process grants to the overrides of a run."""
+    """Rights that the operator of this process grants to the overrides of a run."""
 
     whole: bool = False
-    """They are his own: anything may stand there."""
+    """They are the operator's own: every value is allowed."""
     targets: frozenset[str] = frozenset()
     """Callables that they may name beside those of ``conf/``."""
     own: str = ""
@@ -46,13 +47,13 @@ class Trust:
 
 
 NOBODY = Trust()
-"""For overrides of strangers."""
+"""Trust in overrides from elsewhere."""
 WHOLE = Trust(whole=True)
-"""For overrides that were typed where they are composed."""
+"""Trust in overrides typed on this machine."""
 
 
 def trust_of(node_config: Mapping[str, Any]) -> Trust:
-    """Read the switches of whoever runs this process (`flwr run` leaves only the environment)."""
+    """Read the operator's switches (`flwr run` leaves only the environment)."""
     whole = switch(node_config, TRUST_CONFIG, "FL_APP_TRUST_CONFIG")
     listed = str(node_config.get(ALLOW_TARGETS, os.environ.get("FL_APP_ALLOW_TARGETS", "")))
     names = frozenset(name.strip() for name in listed.split(",") if name.strip())
@@ -105,8 +106,8 @@ def _check_name(entry: Entry, trust: Trust) -> None:
     allowed = targets().get(entry.path[0], frozenset()) | trust.targets
     if not isinstance(entry.value, str) or entry.value not in allowed:
         raise ConfigError(
-            f"{WHO}: {entry.key} must be one of {', '.join(sorted(allowed))}; got {entry.value!r}. Whoever "
-            "runs this process can allow it: FL_APP_ALLOW_TARGETS, or allow-targets in its node-config"
+            f"{WHO}: {entry.key} must be one of {', '.join(sorted(allowed))}; got {entry.value!r}. The "
+            "operator of this process can allow it: FL_APP_ALLOW_TARGETS, or allow-targets in its node-config"
         )
 
 
@@ -114,6 +115,6 @@ def _check_place(entry: Entry) -> None:
     if entry.value is None or entry.value in values(entry.key):
         return
     raise ConfigError(
-        f"{WHO}: {entry.key} is this node's own affair, got {entry.value!r}. Whoever runs the node can set "
+        f"{WHO}: {entry.key} is this node's own affair, got {entry.value!r}. The node's operator can set "
         f"it: overrides='{entry.key}=…' in its node-config"
     )

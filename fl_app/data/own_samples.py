@@ -36,7 +36,7 @@ SOURCES: Mapping[str, OwnSource] = {
     "fl_app.data.mnist": _own_copy("MNIST"),
     "fl_app.data.fashion_mnist": _own_copy("FashionMNIST"),
 }
-"""By the target of ``conf/data``."""
+"""Reader of own samples by the target in ``conf/data``."""
 
 
 def own_samples(target: str, root: Path, facts: Facts, settings: Mapping[str, Any]) -> Samples:

@@ -30,7 +30,7 @@ def dirichlet(alpha: float) -> Partitioner:
     """Deal each class by shares from a symmetric Dirichlet law (Hsu et al., 2019).
 
     The smaller ``alpha``, the fewer classes a client sees. A client that got
-    nothing takes one sample from whoever then holds the most: drawing anew until
+    nothing takes one sample from the client that then holds the most: drawing anew until
     none is empty would hardly end for many clients and a small ``alpha``.
     """
     if not 0 < alpha < float("inf"):

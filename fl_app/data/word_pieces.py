@@ -17,7 +17,7 @@ from pathlib import Path
 BEGINS = "▁"
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 _SIGN = re.compile(r"</?[a-z]+>")
-"""A piece that stands for no text."""
+"""A piece without text."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def letters() -> Vocabulary:
 def read_pieces(path: str | Path, first: int | None = None) -> Vocabulary:
     """Return the vocabulary in a file with one piece a line, or its ``first`` pieces alone.
 
-    Pieces stand in the order in which they were learnt, so that these are a vocabulary, too.
+    Pieces are listed in the order in which they were learnt, so the first ones are a vocabulary, too.
     """
     if first is not None and first < 1:
         raise ValueError(f"read_pieces: first must be at least 1, got {first}")

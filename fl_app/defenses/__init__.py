@@ -7,6 +7,7 @@ from fl_app.defenses.dp_sgd import dp_sgd
 from fl_app.defenses.few_numbers import fl_basic, fl_cs, fl_std, fl_top
 from fl_app.defenses.operations import LIBRARY
 from fl_app.defenses.precode import precode
+from fl_app.defenses.pruning import adgp, dgp, graddrop, outpost, topk
 from fl_app.defenses.soteria import soteria
 
 __all__ = [
@@ -14,15 +15,20 @@ __all__ = [
     "Defense",
     "Found",
     "Scored",
+    "adgp",
     "ats",
+    "dgp",
     "dp_sgd",
     "fl_basic",
     "fl_cs",
     "fl_std",
     "fl_top",
+    "graddrop",
     "judge_with",
+    "outpost",
     "precode",
     "protect",
     "search_policies",
     "soteria",
+    "topk",
 ]

@@ -7,7 +7,7 @@ finds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from torch import Tensor
 from fl_app.defenses.defense import Defense
 from fl_app.defenses.operations import LIBRARY, follow
 from fl_app.training import Rules
+from fl_app.types import Trace
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What one policy does to images."""
+    """Rewriting of images by one policy."""
 
     policy: tuple[int, ...]
 
@@ -49,19 +50,13 @@ def ats(policies: Sequence[Sequence[int]]) -> Defense:
                 changed[mine] = rewriting(pixels[mine])
         return changed
 
-    return Defense(rules=Rules(augment=augment), images_only=True)
+    marks = Trace(zeros_sent=True, policies=tuple(rewriting.policy for rewriting in chosen))
+    return Defense(rules=Rules(augment=augment), images_only=True, trained=(marks,))
 
 
-def public_rewrites(defense: Mapping[str, object]) -> tuple[Callable[[Tensor], Tensor], ...]:
-    """Return what ``ats`` may do to an image, wherever in the tree of a defense's config it stands.
-
-    The policies are read as data: nothing that the tree names is called. Two of them
-    would change the same thing, which `protect` refuses.
-    """
-    if str(defense.get("_target_", "")).rpartition(".")[2] == ats.__name__:
-        return _rewritings(defense.get("policies"))
-    inner = (public_rewrites(child) for child in defense.values() if isinstance(child, Mapping))
-    return next((found for found in inner if found), ())
+def public_rewrites(defense: Sequence[Trace]) -> tuple[Callable[[Tensor], Tensor], ...]:
+    """Return the rewritings of images that a defense may apply, from the policies in its traces."""
+    return tuple(Rewriting(_check(policy)) for trace in defense for policy in trace.policies)
 
 
 def _rewritings(policies: object) -> tuple[Rewriting, ...]:

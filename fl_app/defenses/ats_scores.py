@@ -19,7 +19,7 @@ BLENDS = 20
 """Steps from noise to image."""
 EPSILON = 1e-5
 _GRADIENT_ENTRIES = 2**26
-"""How many numbers the gradients that are held at once may have."""
+"""Most numbers of the gradients that are held at once."""
 
 
 def privacy_score(model: nn.Module, inputs: Tensor, labels: Tensor, noise: Tensor) -> float:

@@ -23,7 +23,7 @@ Policy = tuple[int, ...]
 
 
 class Judge(NamedTuple):
-    """What the search asks of a policy; the empty policy is the untransformed data."""
+    """Scores of a policy for the search; the empty policy is the untransformed data."""
 
     accuracy: Callable[[Policy], float]
     privacy: Callable[[Policy], float]
@@ -40,7 +40,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Found:
-    """What came out of a search."""
+    """Result of a search."""
 
     picked: tuple[Scored, ...]
     accepted: tuple[Scored, ...]

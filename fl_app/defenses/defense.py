@@ -13,32 +13,53 @@ from fl_app.privacy import Release
 from fl_app.sketches import Scheme
 from fl_app.training import Rules
 from fl_app.transforms import Transform, chain, identity
+from fl_app.types import Trace
 
 
 @dataclass(frozen=True)
 class Defense:
-    """One defense, whatever it changes. What it leaves alone is None, or as an undefended client has it."""
+    """One defense: its changes of update, training, model or message. Defaults are those of no defense."""
 
     transform: Transform = field(default_factory=identity)
     """Rewrites the update before it leaves."""
     rules: Rules = field(default_factory=Rules)
-    """How a step of training goes."""
+    """Changes of a training step."""
     model: Callable[[ModelSpec], ModelSpec] | None = None
     """Another model to be trained instead."""
     check: Callable[[nn.Module], None] | None = None
     """Raises a ValueError for a model that cannot be defended in this way."""
     release: Callable[[float, int], Release] | None = None
-    """What a round of so many steps at such a sampling rate releases; only for differential privacy."""
+    """Release of a round by sampling rate and number of steps; only for differential privacy."""
     scheme: Scheme | None = None
     """The vector that is sent instead of the update; its clients keep nothing between rounds."""
-    confined: bool = False
-    """Whether nothing is trained but what is sent."""
     votes_first: bool = False
     """Whether clients vote on coordinates in round 1, which has no update then."""
     images_only: bool = False
     """Whether samples must be images with one label each."""
+    server: Mapping[str, Any] | None = None
+    """Settings that its strategy on the server takes, too; nothing else may set them there."""
     baseline: str = "none"
     """The choice of ``defense`` whose clients send the same kind of message and hide nothing in it."""
+    trained: tuple[Trace, ...] | None = None
+    """Marks that the changes of training leave on updates; None: nothing is stated of them."""
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """Marks of the whole defense, for an adaptive attacker."""
+        return self.trained_traces + self.transform.traces
+
+    @property
+    def trained_traces(self) -> tuple[Trace, ...]:
+        """Marks of training; a change of training that states nothing leaves an unknown one."""
+        if self.trained is not None:
+            return self.trained
+        changed = self.rules != Rules() or self.model is not None or self.scheme is not None
+        return (Trace(),) if changed else ()
+
+    @property
+    def confined(self) -> bool:
+        """Whether clients train only the entries that they send."""
+        return any(trace.confined for trace in self.traces)
 
 
 def protect(**parts: Defense | Transform) -> Defense:
@@ -58,10 +79,10 @@ def protect(**parts: Defense | Transform) -> Defense:
         transform=chain(**{name: defense.transform for name, defense in defenses.items()}),
         rules=Rules(**_changes(Rules(), rules, [f.name for f in fields(Rules)])),
         check=check,
-        **_changes(Defense(), defenses, ["model", "release", "scheme", "baseline"]),
-        confined=any(one.confined for one in defenses.values()),
+        **_changes(Defense(), defenses, ["model", "release", "scheme", "server", "baseline"]),
         votes_first=any(one.votes_first for one in defenses.values()),
         images_only=any(one.images_only for one in defenses.values()),
+        trained=tuple(trace for one in defenses.values() for trace in one.trained_traces),
     )
 
 

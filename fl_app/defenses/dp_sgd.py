@@ -1,7 +1,7 @@
 """DP-SGD: every record's gradient is clipped before they are summed, and noise is added to the sum.
 
-Abadi et al. (CCS 2016), as Opacus computes it. What is protected is one record of
-one client, against everybody who sees that client's updates, the server included.
+Abadi et al. (CCS 2016), as Opacus computes it. It protects one record of one client
+against all who see that client's updates, the server included.
 Opacus is imported where it is used: that takes a second or two, and other defenses
 do without it.
 """
@@ -26,7 +26,7 @@ from fl_app.transforms.settings import check_bound, check_strength
 from fl_app.types import Update
 
 AT_ONCE = 2**26
-"""How many entries of per-sample gradients are held at a time: 256 MB in float32."""
+"""Most entries of per-sample gradients that are held at a time: 256 MB in float32."""
 
 
 def dp_sgd(

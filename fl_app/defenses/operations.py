@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 GREY = 0.5
 LUMINANCE = (0.299, 0.587, 0.114)
-"""How bright red, green and blue look (ITU-R BT.601)."""
+"""Brightness of red, green and blue (ITU-R BT.601)."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _grey(pixels: Tensor) -> Tensor:
 def _with_slope_of(pixels: Tensor, changed: Tensor) -> Tensor:
     """Return ``changed`` to the bit, differentiated as if it were ``pixels``.
 
-    What has steps has no slope of its own, and would stop whoever looks for the pixels by gradients.
+    A step function has slope 0, which would stop a search for the pixels by gradients.
     """
     return (pixels - pixels.detach()) + changed
 

@@ -13,6 +13,7 @@ from fl_app.models.layers import watched
 from fl_app.models.settings import check_count
 from fl_app.training import Batch, Rules, cross_entropy
 from fl_app.transforms.settings import check_strength
+from fl_app.types import Trace
 
 
 def precode(size: int = 256, beta: float = 1e-3) -> Defense:
@@ -38,7 +39,7 @@ def precode(size: int = 256, beta: float = 1e-3) -> Defense:
     def check(model: nn.Module) -> None:
         _bottleneck(model)
 
-    return Defense(rules=Rules(loss=loss), model=extend, check=check)
+    return Defense(rules=Rules(loss=loss), model=extend, check=check, trained=(Trace(divergence=beta),))
 
 
 def _bottleneck(model: nn.Module) -> Bottleneck:

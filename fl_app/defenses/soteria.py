@@ -28,7 +28,7 @@ OFFSET = 0.1
 """Added to a feature before its sensitivity is divided by it."""
 
 SLACK = 1 + 1e-4
-"""How far a part of a score must be above another score to count as higher: rounding stays far below."""
+"""Factor by which a partial score must exceed another to count as higher; rounding stays far below."""
 
 _KEEPS_ZERO = frozenset(
     {

@@ -1,1 +1,1 @@
-"""What the services of docker-compose.yml run: certificates, registration, health, starting a run."""
+"""Programs of the services in docker-compose.yml: certificates, registration, health, starting a run."""

@@ -6,13 +6,13 @@
   (``--authority`` puts it into another folder, which belongs on no machine of the federation),
 - ``trust/ca.crt``: the authority, which everybody must know,
 - ``server/server.key``, ``server/server.pem``: the SuperLink's,
-- ``operator/operator.key``, ``operator/operator.pem``: for whoever may start runs and register nodes,
+- ``operator/operator.key``, ``operator/operator.pem``: for operators, who may start runs and register nodes,
 - ``node-0/key`` and ``public/node-0.pub``, …: a key pair for each SuperNode.
 
 Without ``--names`` only key pairs of nodes are made, which takes no authority: no process has to hold both.
 
-These are folders of their own so that each can be mounted where it belongs, and nowhere else. What is
-there stays as it is: nothing is ever overwritten. Private keys are readable for their owner alone.
+These are folders of their own so that each can be mounted where it belongs, and nowhere else. Existing
+files are never overwritten. Private keys are readable for their owner alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PRIVATE, _PUBLIC = 0o600, 0o644
 def make_secrets(
     folder: Path, names: Sequence[str], nodes: int, *, authority: Path | None = None
 ) -> list[Path]:
-    """Make what is missing below ``folder`` and return it; the server is reached by ``names``.
+    """Make the missing files below ``folder`` and return them; ``names`` are the server's addresses.
 
     The authority's key lies in the folder ``authority``. Without names only nodes get their keys.
     """
@@ -64,7 +64,7 @@ def make_secrets(
 
 
 def make_key_pair(private: Path, public: Path) -> list[Path]:
-    """Make what is missing of a SuperNode's key pair, and return it."""
+    """Make the missing files of a SuperNode's key pair, and return them."""
     made = []
     if not private.exists():
         key = ec.generate_private_key(ec.SECP384R1())
@@ -233,7 +233,7 @@ def _write_new(file: Path, content: bytes, mode: int) -> Path:
 
 
 def main() -> None:
-    """Make what is missing, and say what that was."""
+    """Make the missing files, and list them."""
     parser = argparse.ArgumentParser(prog="fl_app.deploy.certificates", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--names", default="", help="of the SuperLink, with spaces between")

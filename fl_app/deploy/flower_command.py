@@ -25,7 +25,7 @@ class FlowerCommand:
     home: Path
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end and return what it wrote."""
+        """Run it to its end and return its output."""
         return subprocess.run(self._command(arguments), env=self._environment, capture_output=True, text=True)
 
     def show(self, *arguments: str) -> int:
@@ -43,7 +43,7 @@ class FlowerCommand:
 
 @dataclass(frozen=True)
 class Operator:
-    """The certificate of whoever may start runs, and its key."""
+    """Certificate and key of an operator, who may start runs."""
 
     certificate: Path
     key: Path

@@ -1,4 +1,4 @@
-"""Run nginx before a SuperLink, so that each of its APIs is for those whom it concerns.
+"""Run nginx before a SuperLink, so that each of its APIs has its own users.
 
 A SuperLink serves everything on one port. It listens on the loopback address alone, and the proxy passes on
 
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 MOST_BYTES = 1 << 30
-"""Of one request: a model's objects are sent one by one."""
+"""Most bytes of one request: a model's objects are sent one by one."""
 
 _CONFIG = """
 daemon off;

@@ -1,4 +1,4 @@
-"""Tell a SuperLink whose keys may join: those in a folder, ``*.pub``."""
+"""Register the nodes' public keys in a folder, ``*.pub``, with a SuperLink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from fl_app.deploy.flower_command import FlowerCommand, add_superlink, reach_superlink
 
 _ALREADY = "Public key already in use"
-"""What a SuperLink says of a key that it knows."""
+"""Answer of a SuperLink for a key that it knows."""
 
 
 class RegistrationError(RuntimeError):

@@ -22,7 +22,7 @@ _FINISHED, _COMPLETED = "finished", "finished:completed"
 
 
 class RunError(RuntimeError):
-    """The SuperLink did not do what it was asked for."""
+    """Failure of a request to the SuperLink."""
 
 
 def merge(given: str, wanted: str) -> str:
@@ -46,13 +46,13 @@ def start(flower: FlowerCommand, app: Path, overrides: str) -> str:
 
 
 def status(flower: FlowerCommand, run: str) -> str:
-    """Return how a run stands: pending, starting, running, or finished: and how."""
+    """Return the status of a run: pending, starting, running, or finished and how."""
     done = flower.run("list", "--run-id", run, "--format", "json")
     answer = _read(done.stdout, done.stderr)
     try:
         return str(answer["runs"][0]["status"])
     except (KeyError, IndexError):
-        raise RunError(f"run: the SuperLink does not say how run {run} stands: {answer}") from None
+        raise RunError(f"run: the SuperLink gives no status of run {run}: {answer}") from None
 
 
 def _read(said: str, complaint: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""One job of this project: the run that was asked for, and once more without its defense.
+"""One job: a run, and its baseline without the defense.
 
-A defended run alone cannot say what its defense cost in accuracy. The baseline
+A defended run alone does not show the cost of its defense in accuracy. The baseline
 has the same seed, data and clients; it is trained, not attacked, and lies in the
 run's folder, where the report finds it.
 """
@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app, server_app
-from fl_app.config.build import baseline_of
+from fl_app.config.build import baseline_of, share_moved_most
 from fl_app.config.compose import (
     ConfigError,
     compose,
@@ -66,7 +66,7 @@ def run_job(
 
     run(overrides, folder)
     if _wants_baseline(cfg, sweep=sweep):
-        run(_undefended(overrides, baseline_of(cfg)), folder / BASELINE)
+        run(_undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)
     return folder
 
@@ -96,8 +96,8 @@ def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> 
 def _with_past(overrides: list[str]) -> list[str]:
     """Return the overrides with those that the run to be resumed was begun with; new ones come last.
 
-    Whoever made the folder wrote the old ones: they name no callable but those of ``conf/``, and refer
-    to nothing, unless the environment allows it (`trust_of`) or the same key is given anew.
+    The folder may come from elsewhere: its overrides may name only callables of ``conf/`` and contain no
+    references, unless the environment allows it (`trust_of`) or the same key is given anew.
     """
     resume = [override for override in overrides if key_of(override) == "resume"]
     folder = compose(join_overrides(resume)).resume
@@ -130,12 +130,15 @@ def _is_baseline(config: Mapping[str, Any]) -> bool:
     return unprotected and choices["defense"] == baseline_of(OmegaConf.create(dict(config)))
 
 
-def _undefended(overrides: list[str], baseline: str) -> list[str]:
+def _undefended(overrides: list[str], cfg: DictConfig) -> list[str]:
     """Return the same job without its defense and without an attack."""
     groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
+    baseline = baseline_of(cfg)
     off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
-    # some settings of a strategy are those of the defense that brought it
+    if baseline != "none":  # as many weights are compared
+        off.append(f"audit.moved_most={share_moved_most(cfg)}")
+    # a strategy's settings may be those of the one that the defense brought
     tuned = [o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()]
     gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
     return [*(o for o in kept if o not in gone), *off]

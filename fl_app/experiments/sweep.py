@@ -49,13 +49,13 @@ class SweepEnd:
     finished: list[Path]
     failed: list[str]
     reasons: Mapping[int, str] = field(default_factory=dict)
-    """Of the failed ones, by the cell's number."""
+    """Reasons of failures by the cell's number."""
 
 
 class _Outcome(NamedTuple):
     words: str
     folder: Path | None = None
-    """Of a cell that is finished."""
+    """Folder of a finished cell."""
     left: bool = False
     """Left to another process; its outcome has to be looked up."""
 
@@ -71,7 +71,7 @@ def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 
     waiting = list(range(len(cells)))
     with track("cells", len(cells)) as advance:
         while waiting:
-            # what was left to others is looked at by this process alone
+            # cells left to others are checked by this process alone
             for i, outcome in _attempts(cells, names, waiting, 1 if outcomes else jobs, advance):
                 if outcome != outcomes.get(i):
                     say(f"cell {i + 1} of {len(cells)}: {names[i]}: {outcome.words}")
@@ -142,7 +142,7 @@ def _attempt(cell: Cell) -> _Outcome:
                 return _Outcome("skipped, finished already", folder)
             resume = [f"resume={quote(folder)}"] if can_resume(folder, config) else []
             if folder.exists() and not resume:
-                # of a run that was cut short: nothing of it may be taken for the new one's
+                # leftovers of an interrupted run must not be taken for the new run's
                 shutil.rmtree(folder)
             run_job([*cell.overrides, *resume], folder=folder, sweep=True)
             if not is_done(folder, config, sweep=True):

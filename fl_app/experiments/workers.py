@@ -40,7 +40,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work, prepare))
         self.process.start()
-        theirs.close()  # so that its death is the end of what it says
+        theirs.close()  # so that its death closes the pipe
         self.task: int | None = None
 
 
@@ -90,7 +90,7 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
 
 
 def _hear(worker: _Worker) -> _Done[Any] | Died | None:
-    """Return how a worker's task ended; None if it only says how far it is."""
+    """Return the outcome of a worker's task; None for a report of progress."""
     try:
         told = worker.connection.recv()
     except (EOFError, ConnectionResetError):

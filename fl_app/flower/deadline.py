@@ -26,12 +26,12 @@ class Deadline:
         self._end = time.monotonic() + self.seconds
 
     def share_of(self, kind: str) -> float:
-        """Return how many seconds an exchange of a kind may take from now on."""
+        """Return the seconds that an exchange of a kind may take from now on."""
         return max(0.0, self._end - time.monotonic()) * self._shares.get(kind, 1.0)
 
 
 class DeadlineGrid(ForwardingGrid):
-    """A grid whose exchanges end with the round, so that who is silent in each of them delays it once."""
+    """A grid whose exchanges share the round's deadline: a silent client delays the round only once."""
 
     def __init__(self, grid: Grid, deadline: Deadline) -> None:
         super().__init__(grid)

@@ -28,7 +28,7 @@ _HEADER = re.compile(
     rb"'shape': \((?P<shape>(?:\d{1,18}, ?)*(?:\d{1,18})?)\), \} *\n",
     re.DOTALL,
 )
-"""Of numpy's format, version 1.0."""
+"""Header of numpy's format, version 1.0."""
 
 
 class HeldTensor(Array):

@@ -29,8 +29,8 @@ _BAR_AFTER_SECONDS = 2.0
 class InlineGrid(Grid):
     """A grid whose nodes are contexts in memory.
 
-    As in Flower: an exception in a client app becomes an error reply and what the
-    app did to its context is dropped; a change of the run config is an error; a
+    As in Flower: an exception in a client app becomes an error reply and the
+    app's changes of its context are dropped; a change of the run config is an error; a
     late reply is lost (``timeout`` is honoured between clients). Clients run in
     the order of the messages, one at a time: sums and random draws repeat.
     Contexts are made when first used, so that thousands of nodes cost nothing.
@@ -117,7 +117,7 @@ class InlineGrid(Grid):
         return {node - _FIRST_NODE_ID: context.state for node, context in self._contexts.items()}
 
     def restore(self, memories: Mapping[int, RecordDict]) -> None:
-        """Let clients remember what `memories` returned."""
+        """Give clients the memories that `memories` returned."""
         for client, memory in memories.items():
             self.context(_FIRST_NODE_ID + client).state = memory
 

@@ -5,6 +5,7 @@ Those that torchvision builds keep its names instead.
 
 from fl_app.models.bert import bert_mlm
 from fl_app.models.cnn6 import cnn6
+from fl_app.models.efficientnet_lite import efficientnet_lite0
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
 from fl_app.models.imagenet import efficientnet_b0, resnet50_imagenet
@@ -26,6 +27,7 @@ __all__ = [
     "cnn6",
     "convnet",
     "efficientnet_b0",
+    "efficientnet_lite0",
     "fcn3",
     "las",
     "lenet_zhu",

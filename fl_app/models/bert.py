@@ -17,7 +17,7 @@ from fl_app.models.settings import check_count, check_flag
 
 EPSILON = 1e-12
 SPREAD = 0.02
-"""Of the normal law that the weights are drawn from, as in the paper's own code."""
+"""Standard deviation of the initial weights, as in the paper's own code."""
 
 
 def bert_mlm(
@@ -66,7 +66,7 @@ class Bert(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return the logits (N, L, C) of the tokens at each place of token ids (N, L).
 
-        Ids below 0 stand where a sentence is over: no place attends to those.
+        Ids below 0 fill the places behind a sentence's end: no place attends to those.
         """
         there = ids >= 0
         return self.from_embeddings(self.embed(ids.clamp(min=0)), None if there.all() else there)

@@ -10,7 +10,7 @@ from torch import nn
 from fl_app.models.settings import check_count, check_task, outputs
 
 SLOPE = 0.2
-"""Of the LeakyReLU below zero, so that it can be undone."""
+"""Slope of the LeakyReLU below zero, so that it can be inverted."""
 
 
 def cnn6(num_classes: int, in_shape: Sequence[int], second: int = 36, one_logit: bool = False) -> nn.Module:

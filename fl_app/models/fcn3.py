@@ -11,7 +11,7 @@ from fl_app.models.settings import check_features, outputs
 
 WIDTHS = (1000, 100)
 SLOPE = 0.2
-"""Of the LeakyReLU below zero, so that it can be undone."""
+"""Slope of the LeakyReLU below zero, so that it can be inverted."""
 
 
 def fcn3(num_classes: int, in_shape: Sequence[int], one_logit: bool = False) -> nn.Module:

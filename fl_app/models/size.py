@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 MOST_ENTRIES = 1 << 28
-"""Of all parameters and buffers of a model that a config from the network names: 1 GiB in float32."""
+"""Most parameters and buffers of a model that a config from the network names: 1 GiB in float32."""
 MOST_TENSORS = 1 << 12
 """They cost memory and time of their own, however small they are."""
 _DRAWS = (nn.init.normal_, Tensor.normal_)

@@ -21,6 +21,7 @@ from torch import nn
 from fl_app.models.bert import bert_mlm
 from fl_app.models.bottleneck import add_bottleneck
 from fl_app.models.cnn6 import cnn6
+from fl_app.models.efficientnet_lite import efficientnet_lite0
 from fl_app.models.fcn3 import fcn3
 from fl_app.models.fully_connected import mlp
 from fl_app.models.imagenet import efficientnet_b0, resnet50_imagenet
@@ -39,6 +40,7 @@ _MODELS: tuple[Model, ...] = (
     cnn6,
     convnet,
     efficientnet_b0,
+    efficientnet_lite0,
     fcn3,
     las,
     lenet_zhu,

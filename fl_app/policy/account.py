@@ -1,15 +1,16 @@
-"""What a node has answered and spent, over all runs: plain data, and a file that survives the process."""
+"""Account of a node's answers and privacy costs over all runs, in a file that survives the process."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fl_app.policy.policy import Policy
 from fl_app.policy.refusal import Refusal
@@ -20,11 +21,18 @@ MOST_RUNS = 4096
 MOST_NUMBERS = 64
 """Flower's numbers of one run: a resumed run has another one."""
 _SELF = 0
+_EXACT = ConfigDict(strict=True, extra="forbid")
+
+_Spent = Annotated[
+    list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=3, max_length=3)
+]
 
 
 @dataclass
 class RunAccount:
     """The answers to one run."""
+
+    __pydantic_config__ = _EXACT
 
     plan: str
     """The digest of the run as it was built."""
@@ -36,7 +44,7 @@ class RunAccount:
     """The digest of the order that was answered then."""
     answers: int = 0
     """Answers to that round."""
-    located: str = ""
+    located: Annotated[str, Field(pattern=r"^([0-9]{1,19}/.*)?$")] = ""
     """The digest of the last query for positions."""
 
 
@@ -44,12 +52,14 @@ class RunAccount:
 class Account:
     """All that a node has answered."""
 
+    __pydantic_config__ = _EXACT
+
     serial: int = 0
     """Counts the changes, so that a process that slept notices that another one went on."""
     answers: int = 0
     runs: dict[str, RunAccount] = field(default_factory=dict)
-    spent: dict[str, list[list[float]]] = field(default_factory=dict)
-    """By delta: sampling rate, noise multiplier and steps of releases."""
+    spent: dict[str, list[_Spent]] = field(default_factory=dict)
+    """Sampling rate, noise multiplier and steps of releases, by delta."""
 
     def open(self, number: int, key: str | None, plan: str) -> RunAccount:
         """Return the account of a run, which Flower calls ``number`` and which calls itself ``key``.
@@ -130,17 +140,18 @@ class Account:
 
     def to_json(self) -> str:
         """Return a text from which `from_json` makes the same account."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return _ACCOUNT.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Account:
         """Return the account in a text; anything else is a ValueError."""
         try:
-            plain: dict[str, Any] = json.loads(text)
-            runs = {name: RunAccount(**run) for name, run in plain.pop("runs").items()}
-            return cls(runs=runs, **plain)
-        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
-            raise ValueError(f"is no account: {error}") from error
+            return _ACCOUNT.validate_json(text)
+        except ValidationError as error:
+            raise ValueError(f"is no account: {error.errors()[0]['msg']}") from error
+
+
+_ACCOUNT = TypeAdapter(Account)
 
 
 @dataclass(frozen=True)

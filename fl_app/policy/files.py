@@ -39,7 +39,7 @@ def _read(path: Path) -> Any:
             return tomllib.loads(text)
         if path.suffix in (".yaml", ".yml"):
             return yaml.safe_load(text) or {}
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error
     raise ValueError(f"{path}: expected a name that ends in .toml, .yaml or .yml")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 8 << 20
-"""Of one file; the file before is kept beside it."""
+"""Most bytes of one file; the previous file is kept beside it."""
 MOST_FILES = 4
 
 
@@ -61,7 +61,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             for text in file:
                 try:
                     line = json.loads(text)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     continue  # cut short when the machine died
                 if isinstance(line, dict):
                     yield line

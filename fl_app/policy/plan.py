@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 
@@ -51,12 +52,12 @@ class RunPlan:
         return min(self.batch_size or samples, samples)
 
     def steps_of(self, samples: int) -> int:
-        """Return how many local steps a round of a client with so many samples takes."""
+        """Return the number of local steps in a round of a client with so many samples."""
         if self.steps is not None or self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-samples // max(1, self.batch_of(samples)))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Tell this plan from others."""
         text = json.dumps(asdict(self), sort_keys=True, default=str)
@@ -83,7 +84,7 @@ class Ask:
     model: str
     model_hash: str
     cohort: int | None = None
-    """How many take part, if the order says so."""
+    """Number of participants, if the order names it."""
     audit: AuditAsk | None = None
 
 

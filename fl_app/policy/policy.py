@@ -21,7 +21,7 @@ class DefenseRule(_Strict):
     """One step of a defense that is strong enough."""
 
     name: str
-    """The callable that builds it, such as ``prune_dual``."""
+    """The callable that builds it, such as ``dgp``."""
     at_least: dict[str, float] = {}
     at_most: dict[str, float] = {}
     equals: dict[str, Value] = {}
@@ -37,9 +37,11 @@ class Orders(_Strict):
 
 
 class SecureAggregation(_Strict):
-    """Whether updates leave in the clear."""
+    """Whether updates leave in the clear, and which sums may be compared."""
 
     required: bool = False
+    min_difference: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Clients by which two sums must differ, unless they are of the same clients."""
 
 
 class DifferentialPrivacy(_Strict):
@@ -69,7 +71,7 @@ class Audit(_Strict):
 
 
 class Policy(_Strict):
-    """What runs may do on a node."""
+    """Limits of a node on the runs that it takes part in."""
 
     models: list[str] = []
     """Names or hashes of models; empty: any that the run names."""
@@ -82,8 +84,8 @@ class Policy(_Strict):
     min_cohort: Count = 1
     max_bytes: Count = 1 << 30
     max_movement: Positive | None = 0.25
-    """Of a model between two orders, relative to each tensor's size, times the square root of the local
-    steps of a round; None: any. Not asked under DP."""
+    """Largest movement of a model between two orders, relative to each tensor's size, times the square root
+    of the local steps of a round; None: any. Not checked under DP."""
     metrics: list[str] = []
     """Numbers measured on the data that may leave beside the update."""
     buffers: bool = True
@@ -100,4 +102,4 @@ class Policy(_Strict):
 
 
 DEFAULT = Policy()
-"""For nodes that do not trust runs and name no file."""
+"""Policy of nodes that neither trust runs nor name a file."""

@@ -71,9 +71,15 @@ def _cohort(policy: Policy) -> str:
 
 
 def _secagg(policy: Policy) -> str:
+    apart = policy.secure_aggregation.min_difference
+    sums = (
+        f"Two sums of different clients must differ by {apart} clients."
+        if apart
+        else "Two sums can differ by one client: their difference then shows what it sent, without noise."
+    )
     if policy.secure_aggregation.required:
-        return "Updates leave under the masks of secure aggregation only."
-    return "A run can ask for updates in the clear: the server sees each of them."
+        return f"Updates leave under the masks of secure aggregation only. {sums}"
+    return f"A run can ask for updates in the clear: the server sees each of them. Under masks: {sums}"
 
 
 def _dp(policy: Policy) -> list[str]:

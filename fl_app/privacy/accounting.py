@@ -14,11 +14,14 @@ from functools import cache, lru_cache
 
 from fl_app.privacy.cohorts import SAMPLINGS
 from fl_app.privacy.events import Release
+from fl_app.privacy.gaussian_privacy import gaussian_epsilon
+from fl_app.privacy.loss_without_replacement import epsilon_without_replacement
 from fl_app.privacy.sampling_without_replacement import divergence_without_replacement
 
-ACCOUNTANTS = ("rdp", "prv", "moments")
+ACCOUNTANTS = ("rdp", "prv", "moments", "auto")
 """rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower; moments: Rényi with
-the looser conversion of the moments accountant, which the FL-TOP paper uses."""
+the looser conversion of the moments accountant, which the FL-TOP paper uses; auto: the least of the
+bounds that hold for the mechanism."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -64,10 +67,8 @@ class Ledger:
         """Refuse an accountant that is not there, or that does not know the mechanism."""
         if self.sampling not in SAMPLINGS:
             raise ValueError(f"Ledger: sampling must be one of {', '.join(SAMPLINGS)}; got {self.sampling!r}")
-        if self.accountant == "prv" and (self.sampling != "poisson" or self.discrete):
-            raise ValueError(
-                "Ledger: the prv accountant knows continuous noise on Poisson samples only; take rdp"
-            )
+        if self.accountant == "prv" and self.discrete:
+            raise ValueError("Ledger: the prv accountant knows continuous noise only; take auto or rdp")
         if self.accountant not in ACCOUNTANTS:
             raise ValueError(
                 f"Ledger: accountant must be one of {', '.join(ACCOUNTANTS)}; got {self.accountant!r}"
@@ -130,8 +131,10 @@ def calibrate(
 def _epsilon(accountant: str, history: History, delta: float, sampling: str, discrete: bool) -> float:
     if any(sigma == 0 for sigma, _, _ in history):
         return math.inf
+    if accountant == "auto":
+        return _least_bound(history, delta, sampling, discrete)
     if accountant == "prv":
-        return _prv_epsilon(history, delta)
+        return _prv_epsilon(history, delta, sampling)
     if sampling == "fixed":
         return _bound(history, delta, WHOLE_ORDERS, accountant, divergence_without_replacement)
     if discrete or accountant == "moments":
@@ -139,7 +142,19 @@ def _epsilon(accountant: str, history: History, delta: float, sampling: str, dis
     return _rdp_epsilon(history, delta)
 
 
-def _prv_epsilon(history: History, delta: float) -> float:
+def _least_bound(history: History, delta: float, sampling: str, discrete: bool) -> float:
+    if not discrete and all(rate == 1 for _, rate, _ in history):
+        # without sampling Gaussian releases are one, whose epsilon is known exactly
+        signal = math.fsum(steps / sigma**2 for sigma, _, steps in history)
+        shift = 2 if sampling == "fixed" else 1
+        return gaussian_epsilon(shift * math.sqrt(signal), delta)
+    bound = _epsilon("rdp", history, delta, sampling, discrete)
+    return bound if discrete else min(bound, _epsilon("prv", history, delta, sampling, discrete))
+
+
+def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
+    if sampling == "fixed":
+        return epsilon_without_replacement(history, delta)
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()

@@ -16,7 +16,11 @@ from fl_app.privacy.normal_noise import secure_uniform
 
 SAMPLINGS = ("poisson", "fixed")
 """poisson: a coin for each client; fixed: a set number of clients, as in the paper."""
-ADJACENCY = {"poisson": "add or remove one client", "fixed": "replace one client"}
+ADJACENCY = {
+    "poisson": "add or remove one client",
+    "fixed": "replace one client",
+    "turns": "add or remove one client",
+}
 """Federations that an epsilon compares: with and without a client, or with another one in its place."""
 
 

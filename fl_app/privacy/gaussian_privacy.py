@@ -46,3 +46,17 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
     # the loss is normal with mean mu^2 / 2 and deviation mu: beyond this point its tail is below delta
     largest = distance**2 / 2 + distance * math.sqrt(2 * math.log(1 / delta))
     return float(brentq(excess, 0.0, largest, xtol=1e-12))
+
+
+def gaussian_distance(epsilon: float, delta: float) -> float:
+    """Return the largest distance of worlds whose epsilon at ``delta`` is at most ``epsilon``."""
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"gaussian_distance: epsilon must be finite and above 0, got {epsilon}")
+    high = 1.0
+    while gaussian_epsilon(high, delta) <= epsilon:
+        high *= 2
+    found = float(brentq(lambda mu: gaussian_epsilon(mu, delta) - epsilon, 0.0, high, xtol=1e-12))
+    # on the safe side of the root
+    while gaussian_epsilon(found, delta) > epsilon:
+        found *= 1 - 1e-10
+    return found

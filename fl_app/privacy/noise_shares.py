@@ -24,6 +24,8 @@ class NoiseShares:
     """Number of clients in the participant list."""
     threshold: int | None = None
     """Of secure aggregation; None: there is none, and the server sees every update."""
+    honest: float = 1.0
+    """Share of the cohort that is assumed not to tell the server its noise."""
 
     def __post_init__(self) -> None:
         """Refuse what would be noise for nobody."""
@@ -33,6 +35,8 @@ class NoiseShares:
             )
         if self.cohort < 1:
             raise ValueError(f"NoiseShares: cohort must be at least 1, got {self.cohort}")
+        if not 0 < self.honest <= 1:
+            raise ValueError(f"NoiseShares: honest must be in (0, 1], got {self.honest}")
         least = 2 * self.cohort // 3 + 1
         if self.threshold is not None and not least <= self.threshold <= self.cohort:
             raise ValueError(
@@ -53,14 +57,21 @@ class NoiseShares:
     def for_server(self, survivors: int | None = None) -> float:
         """Return the noise multiplier that protects a client from the server; None: in the worst case.
 
-        With secure aggregation these are the shares of the other survivors: the server knows its own
-        noise, and the client who is to be protected takes its share along when it stays away.
+        With secure aggregation these are the shares of the other honest survivors: the server knows its own
+        noise and that of clients who collude with it, none of whom may have dropped out; and the client who
+        is to be protected takes its share along when it stays away.
         """
         if self.threshold is None:
             return self.local
         survivors = self.threshold if survivors is None else survivors
         self._check(survivors)
-        return self.local * math.sqrt(max(0, survivors - 1))
+        return self.local * math.sqrt(max(0, survivors - self.colluding - 1))
+
+    @property
+    def colluding(self) -> int:
+        """Return how many of the cohort may tell the server their noise."""
+        # a share such as 0.9 of ten leaves one, whatever its rounding
+        return math.floor((1 - self.honest) * self.cohort + 1e-9)
 
     def _check(self, survivors: int) -> None:
         if not 0 <= survivors <= self.cohort:

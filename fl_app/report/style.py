@@ -5,14 +5,14 @@ from __future__ import annotations
 STYLE = """
 :root {
   --ground: #f5f5f2; --card: #ffffff; --ink: #1c1e24; --muted: #5f6470; --line: #dfe0dc;
-  --accent: #2457c5; --open: #b4470c; --shut: #0b7a6c; --warn: #fff3d6; --warn-ink: #6b4500;
+  --accent: #2457c5; --open: #b4470c; --half: #8a6a00; --shut: #0b7a6c; --warn: #fff3d6; --warn-ink: #6b4500;
   --bad: #fde4e1; --bad-ink: #85170c;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #131519; --card: #1d2026; --ink: #e9eaed; --muted: #a0a6b2; --line: #343943;
-    --accent: #8fb2ff; --open: #ff9d66; --shut: #4fd1bd; --warn: #3b3013; --warn-ink: #ffdf94;
-    --bad: #45201d; --bad-ink: #ffc0b8;
+    --accent: #8fb2ff; --open: #ff9d66; --half: #f0cc55; --shut: #4fd1bd;
+    --warn: #3b3013; --warn-ink: #ffdf94; --bad: #45201d; --bad-ink: #ffc0b8;
   }
 }
 * { box-sizing: border-box; }
@@ -55,7 +55,10 @@ code.whole { white-space: nowrap; }
 }
 .card { border-top: 4px solid var(--accent); }
 .card.open { border-top-color: var(--open); }
+.card.half { border-top-color: var(--half); }
 .card.shut { border-top-color: var(--shut); }
+.card.unknown { border-top-color: var(--line); }
+.lead { font-size: 1.15rem; margin: .2rem 0 1.2rem; max-width: 60rem; }
 .card h2 { margin: 0; font-size: 1rem; font-weight: 600; }
 .card .big {
   font-size: 1.9rem; font-weight: 700; line-height: 1.2; margin: .2rem 0; letter-spacing: -.01em;
@@ -70,6 +73,7 @@ nav a[aria-current] { color: var(--ink); font-weight: 600; text-decoration: none
   white-space: nowrap; font-weight: 600; color: var(--muted);
 }
 .verdict.shut { color: var(--shut); border-color: currentColor; }
+.verdict.half { color: var(--half); border-color: currentColor; }
 .verdict.open { color: var(--open); border-color: currentColor; }
 .pair { display: flex; gap: .8rem; margin: .8rem 0 0; }
 figure { margin: 0; }
@@ -93,6 +97,8 @@ figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
 }
 .worst .tile { outline: 3px solid var(--open); outline-offset: 2px; }
 .worst figcaption { color: var(--open); font-weight: 600; margin-top: .45rem; }
+.worst.half .tile { outline-color: var(--half); }
+.worst.half figcaption { color: var(--half); }
 .worst.shut .tile { outline-color: var(--shut); }
 .worst.shut figcaption { color: var(--shut); }
 .scroll {

@@ -1,6 +1,6 @@
 """The result of a run, typed: one definition for its writer and all readers."""
 
-from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript
+from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript, hash_settings
 from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
 from fl_app.results.recovery import Exposed, Recovery
 from fl_app.results.round import Failure, Round
@@ -41,6 +41,7 @@ __all__ = [
     "Trained",
     "Transcript",
     "Weights",
+    "hash_settings",
     "json_text",
     "load_run",
     "read_content",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,12 @@ _OWN_PLACE = frozenset(
 
 Scores = list[float | None]
 """One value per image; None where that image has no score."""
+
+
+def hash_settings(settings: Mapping[str, Any]) -> str:
+    """Return a short name of an attack's settings, the same for its plain and its adaptive form."""
+    shared = {key: value for key, value in settings.items() if key != "adaptive"}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 class Transcript(Row):
@@ -101,6 +109,8 @@ class Attack(SparseRow):
     """Whether the server had sent the client another model than the round's."""
     broadcaster: bool | None = None
     """Whether the client named the locations of the round (ADGP)."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """All settings of the attack; empty in runs of before they were stated."""
     granted: dict[str, Any] = Field(default_factory=dict)
     """Knowledge of the attacker beside the model and the update."""
     labels_from: str | None = None
@@ -109,6 +119,8 @@ class Attack(SparseRow):
     """Distance of the attacked update from the raw one, relative to its norm."""
     objective: float | None = None
     notes: list[str] = Field(default_factory=list)
+    gave_up: str | None = None
+    """The reason why there is no result; None: there is one."""
     psnr: Scores | None = None
     ssim: Scores | None = None
     lpips: Scores | None = None
@@ -116,7 +128,7 @@ class Attack(SparseRow):
     labels: dict[str, Score] | None = None
     """`precision`, `recall`, `f1` and `exact` of the labels that were not granted."""
     matching: list[Whole | None] | None = None
-    """For each true image, the position of its reconstruction."""
+    """Position of the reconstruction of each true image."""
     token_accuracy: float | None = None
     token_exact: float | None = None
     token_error_rate: float | None = None
@@ -157,6 +169,11 @@ class Attack(SparseRow):
     _folder: Path = PrivateAttr(default=Path())
 
     @property
+    def settings_hash(self) -> str:
+        """Name of its settings: two entries share it if nothing but the form differs."""
+        return hash_settings(self.settings)
+
+    @property
     def exceeds_bound(self) -> bool:
         """Whether more was found than the noise should allow."""
         return self.found is not None and self.bound is not None and self.found > self.bound
@@ -180,7 +197,7 @@ class Attack(SparseRow):
 
     @property
     def label_scores(self) -> Mapping[str, float]:
-        """The scores of labels; empty if there are none."""
+        """Scores of labels; empty without any."""
         return self.labels or {}
 
     @property
@@ -218,7 +235,7 @@ class Attack(SparseRow):
         return inside(self._folder, getattr(self, key))
 
     def scores(self, metric: str) -> Sequence[float | None]:
-        """Return the scores of its images; empty if there are none."""
+        """Return the scores of its images; empty without images."""
         values: Scores | None = getattr(self, metric)
         return values or []
 

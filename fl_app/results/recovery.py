@@ -17,7 +17,7 @@ class Exposed(Row):
     signal: float | None = None
     """Sum of 1 / noise multiplier² over the steps that the image is certainly in; null: no noise."""
     noise_multiplier: float | None = None
-    """The least noise of the steps that the image may be in; null: there are none, or they have no noise."""
+    """Least noise of the steps that the image may be in; null: no such steps, or no noise."""
     rate: float = 0.0
     """Its largest chance to be in one of these steps."""
     steps: Whole = 0
@@ -33,9 +33,9 @@ class Recovery(Row):
     mse_below: float
     """The mean squared error below which an image is recovered."""
     candidates: Whole | None = None
-    """The number of test images that stand for all images there are; null: samples are no images."""
+    """Number of test images that represent all images; null: samples are no images."""
     prior: float | None = None
     """The largest share of them that one guess would recover."""
     prior_of_class: float | None = None
-    """The same for an attacker who knows the class: of the easiest class."""
+    """The same for an attacker who knows the class; the easiest class counts."""
     exposed: list[Exposed] = Field(default_factory=list)

@@ -33,7 +33,7 @@ class Round(Row):
     loss: float | None = None
     balanced_accuracy: float | None = None
     auroc: float | None = None
-    """Of two classes alone."""
+    """Area under the ROC curve; two classes only."""
     wer: float | None = None
     """Word error rate, of speech alone."""
     validation_accuracy: float | None = None

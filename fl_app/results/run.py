@@ -56,6 +56,12 @@ class Privacy(Row):
     adjacency: str | None = None
     """The federations that epsilon compares: `add or remove one client`, or `replace one client`."""
     accountant: str | None = None
+    separation: Whole | None = None
+    """Rounds from one turn of a client to its next, where clients take turns: the server then adds all noise,
+    and nothing protects from it."""
+    honest: float | None = None
+    """Share of each cohort that is assumed not to tell the server its noise, where secure aggregation makes
+    `epsilon_server` depend on it."""
     canaries: Whole | None = None
     """Random updates in the run by which epsilon was measured."""
     epsilon_measured: float | None = None

@@ -53,7 +53,7 @@ class Place(Row):
     """The reason why there is no value."""
     take: str = "mean"
     words: str | None = None
-    """Of a line of sentences."""
+    """Sentence of a line of text."""
     mark: bool | None = None
     """Whether it keeps to the line's bound, as an attack that gave up does; None: there is none."""
 

@@ -1,9 +1,10 @@
-"""What the updates leak: attack every sighting after training, and score it against the truth."""
+"""Leakage of the updates: attack every sighting after training, and score it against the truth."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from fl_app.adversary.attacker import Attacker
-from fl_app.adversary.passive import Public, Sighting, observe
+from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
@@ -30,6 +31,12 @@ EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
 _GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
 """Errors that end an attack on one client's update and nothing else: torch raises RuntimeError for all."""
+
+
+class NotAttacked(RuntimeError):
+    """The run was to be attacked and was not: its leak is not measured."""
+
+
 _UNSCORED: dict[str, Any] = dict.fromkeys(("psnr", "ssim", "lpips", "mse", "labels"))
 
 
@@ -68,8 +75,6 @@ def attack_sightings(
     Updates of one round to one model are attacked together where the attack can:
     in one graph that is several times faster.
     """
-    if not sightings:
-        results.run.notes.append("no attacked client answered in an attacked round: nothing to attack")
     watch = _Watch(sightings, template, public, attacker, results.run.recovery)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
@@ -81,9 +86,22 @@ def attack_sightings(
         results.save()
 
 
+def check_attacked(auditor: PassiveServer, results: Results) -> None:
+    """Raise `NotAttacked` if the run was to be attacked and nothing came of it."""
+    if not auditor.reached():
+        raise NotAttacked(
+            "attack: no attacked client answered in an attacked round, so nothing was measured; see failures "
+            "in result.json, and choose others by attack.rounds and attack.clients"
+        )
+    reasons = Counter(entry.gave_up for entry in results.run.attacks)
+    if reasons and None not in reasons:
+        reason, _ = reasons.most_common(1)[0]
+        raise NotAttacked(f"attack: it gave up on all {len(results.run.attacks)} updates: {reason}")
+
+
 @dataclass(frozen=True)
 class _Watch:
-    """Everything that the server saw; gives what it knows of one case."""
+    """All sightings of the server; makes the observation of one case."""
 
     sightings: list[Sighting]
     template: nn.Module
@@ -92,10 +110,10 @@ class _Watch:
     recovery: Recovery | None
     """The facts behind bounds, under differential privacy."""
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
-    """By round and client: each has a model of its own, and is made once."""
+    """Observations by round and client: each has a model of its own, and is made once."""
 
     def observe(self, case: _Case) -> Observation:
-        """Return what is known of a case: earlier rounds of the same client are its history."""
+        """Return the observation of a case, with earlier rounds of the same client as its history."""
         if case.undefended:
             return self._see(case.sighting, undefended=True)
         return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
@@ -150,7 +168,7 @@ def _cases(sighting: Sighting, attacker: Attacker) -> list[_Case]:
     if sighting.raw is None:
         return as_sent
     if _same(sighting.raw, sighting.update):
-        return [_Case(sighting, False, plain)]  # there is nothing to adapt to
+        return [_Case(sighting, False, plain)]  # nothing to adapt to
     return [*as_sent, _Case(sighting, True, plain)]
 
 
@@ -190,14 +208,14 @@ def _bound(
 
 
 def _run(attacker: Attacker, cases: list[_Case], observations: list[Observation]) -> list[Any]:
-    """Return a result, or the error that says why there is none, for each observation."""
+    """Return a result, or an error, for each observation."""
     attack = attacker.forms[cases[0].adaptive]
     title = f"{attacker.name}{', adaptive' if cases[0].adaptive else ''}"
     if len(cases) == 1:
         title += f" on {cases[0].whose}, {cases[0].title}"
     elif hasattr(attack, "many"):
         with track(f"{title} on {len(cases)} updates", 100) as advance, suppress(*_GIVES_UP):
-            # one that cannot be attacked would stop all: then each is attacked by itself
+            # one failing update would stop all: then each is attacked by itself
             return list(attack.many(observations, on_step=follow_search(advance)))
     results: list[Any] = []
     for number, observation in enumerate(observations, 1):
@@ -229,10 +247,12 @@ def _entry(
         batch_size=case.sighting.samples,
         manipulated=case.sighting.manipulated is not None,
         broadcaster=observation.broadcaster,
+        settings=_settings(case, attacker),
         granted=_granted(observation),
         labels_from=labels_from,
         update_distance=_distance(case),
         objective=None if failed else getattr(result, "objective", None),
+        gave_up=str(result) if failed else None,
         notes=[f"the attack gave up: {result}"] if failed else list(result.notes),
         seconds=seconds,
     )
@@ -240,7 +260,7 @@ def _entry(
         return unfinished(**_UNSCORED, images=None, truth=None)
     scores = _scores(case, result, attacker, granted=granted)
     if granted:
-        scores["labels"] = None  # to recover what was granted is no success
+        scores["labels"] = None  # granted labels do not count as recovered
     if case.sighting.manipulated is not None and scores["psnr"]:
         found = [value is not None and value > EXACT for value in scores["psnr"]]
         scores["recovered"] = sum(found) / len(found)
@@ -256,8 +276,13 @@ def _entry(
     )
 
 
+def _settings(case: _Case, attacker: Attacker) -> dict[str, Any]:
+    form = {"adaptive": case.adaptive} if "adaptive" in attacker.settings else {}
+    return {**attacker.settings, **form}
+
+
 def _distance(case: _Case) -> float | None:
-    """Return how far the attacked update is from the raw one, relative to its norm; None if nobody knows."""
+    """Return the distance of the attacked update from the raw one, relative to its norm; None if unknown."""
     raw, sent = case.sighting.raw, case.sighting.update
     if case.undefended or raw is None:
         return 0.0 if case.undefended else None
@@ -270,7 +295,7 @@ def _distance(case: _Case) -> float | None:
 
 
 def _search(case: _Case, result: Any, attacker: Attacker, folder: Path, images: str | None) -> dict[str, Any]:
-    """Return what was kept of a search, scored afterwards, and after how many steps it had what it sought."""
+    """Return the scored snapshots of a search, and the number of steps until it succeeded."""
     found = {"iterations": result.iterations} if hasattr(result, "iterations") else {}
     if images is None or not (trace := getattr(result, "trace", ())):
         return found
@@ -294,7 +319,7 @@ def _search(case: _Case, result: Any, attacker: Attacker, folder: Path, images: 
 
 
 def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
-    """Return what was recovered of one sequence, and what it was, in words where tokens can be spelled."""
+    """Return the recovered sequence and the true one, as text where tokens can be spelled."""
     if not hasattr(result, "tokens"):
         return {}
     truth = case.sighting.truth
@@ -313,7 +338,7 @@ def _transcript(case: _Case, result: Any, attacker: Attacker) -> dict[str, Any]:
 
 
 def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
-    """Return what a search would have read after some of its steps, and at its end, token by token."""
+    """Return the tokens that a search reads after some of its steps, and at its end."""
     if not getattr(result, "history", None):
         return {}
 
@@ -359,7 +384,7 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
 
 
 def _granted(observation: Observation) -> dict[str, Any]:
-    """Say what the attacker was given beside the model and the update."""
+    """Describe the attacker's knowledge beside the model and the update."""
     return {
         "labels": observation.labels is not None,
         "batch_size": observation.batch_size,
@@ -394,7 +419,7 @@ def _pictures(
     if not hasattr(result, "images") or not len(result.images):
         return None, None
     form = ("-adaptive" if case.adaptive else "") + ("" if labels_from == "granted" else f"-{labels_from}")
-    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}.png", None
+    path, original = f"{case.stem}-{attacker.name}{form}-{case.title}{attacker.mark}.png", None
     shown, truth = result.images, case.sighting.truth
     if truth is not None:
         shown = attacker.aligned(result, truth)

@@ -10,12 +10,13 @@ import torch
 
 from fl_app.adversary.passive import SUM, Sighting
 from fl_app.data import Samples
+from fl_app.privacy import TurnAccount
 from fl_app.privacy.reconstruction import Exposure, exposure_of, prior_success, reconstruction_bound
 from fl_app.results import Attack, Exposed, Recovery
-from fl_app.strategies import FedSGD, FLStd
+from fl_app.strategies import FedSGD
 
 MOST_CANDIDATES = 1000
-"""Test images that stand for all images an attacker might expect."""
+"""Number of test images that represent the attacker's prior."""
 
 Spent = Mapping[tuple[float, float], int]
 """Steps by sampling rate and noise multiplier."""
@@ -24,11 +25,11 @@ Spent = Mapping[tuple[float, float], int]
 def describe_recovery(
     strategy: FedSGD, sightings: Sequence[Sighting], test: Samples, mse_below: float
 ) -> Recovery | None:
-    """Return the facts behind the bounds: the chance of a guess, and what observers saw of attacked clients.
+    """Return the facts behind the bounds: the chance of a guess, and observers' views of attacked clients.
 
     None without differential privacy.
     """
-    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
+    privacy = strategy.privacy
     if privacy is None and strategy.charges.epsilon is None:
         return None
     seen: dict[tuple[int, int | None], list[Sighting]] = {}
@@ -118,7 +119,7 @@ def _exposure(
     strategy: FedSGD, client: int, participant: int | None, seen: Sequence[Sighting]
 ) -> Exposure | None:
     """Return an observer's view of all rounds; None if nothing was charged to the client."""
-    if not isinstance(strategy, FLStd) or strategy.privacy is None or strategy.account is None:
+    if strategy.privacy is None or strategy.account is None:
         # in attacked rounds the batch is known: nothing is hidden by the draw of records
         steps = sum(max(1, sighting.answer.steps) for sighting in seen)
         return _partly_certain(_spent_by(strategy, client), steps)
@@ -126,6 +127,8 @@ def _exposure(
         signals = strategy.account.server
         signal = max(signals.values(), default=None) if client == SUM else signals.get(client)
         return None if signal is None else Exposure(signal, discrete=strategy.privacy.thresholds)
+    if isinstance(strategy.account, TurnAccount):
+        return Exposure(strategy.account.signal)
     # the participant knows its own share of the noise; of the smallest cohort that share is largest
     cohort = min((row.clients for row in strategy.records if row.clients and row.clients > 1), default=2)
     unknown = math.sqrt(1 - 1 / cohort)

@@ -1,9 +1,9 @@
 """A run's checkpoint: everything that a killed server needs to go on after the last round that it finished.
 
 It lies in ``checkpoint/`` of the run's folder and is removed when the run is finished. One file holds the
-state, and is replaced in one step; what the server saw of attacked clients lies beside it, written
-before that step, once. A third file says what the current round is about to ask of
-clients, where asking twice would be a second release.
+state, and is replaced in one step; the sightings of attacked clients lie beside it, written
+before that step, once. A third file notes the coming requests of the current round, where
+asking twice would be a second release.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "checkpoint"
 SECONDS_BETWEEN = 30.0
-"""So often a simulation in one process makes a checkpoint, if it may choose."""
+"""Seconds between automatic checkpoints in-process."""
 _SHARE_OF_TIME = 0.05
-"""So much of its time it spends on checkpoints at most."""
+"""Largest share of time spent on checkpoints."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 2
+_VERSION = 3
 _ALLOWED = ("timeout",)
-"""What may be another one when a run is resumed, beside what does not count at all."""
+"""Settings that a resume may change, beside those that do not affect the numbers."""
 
 
 _Holds = Callable[[Any], bool]
@@ -96,7 +96,7 @@ _NOTED: Mapping[str, _Holds] = {
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds."""
+    """Content of a checkpoint."""
 
     config: dict[str, Any]
     overrides: list[str]
@@ -137,11 +137,11 @@ class Checkpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much time has passed that another one is worth its price."""
+        """Whether enough time has passed for another checkpoint."""
         return time.monotonic() - self._last >= self._seconds
 
     def save(self, state: Saved, sightings: Sequence[Sighting]) -> None:
-        """Write the state, and what was seen since the last time."""
+        """Write the state, and the sightings since the last checkpoint."""
         start = time.monotonic()
         if self._lock is None:
             self._lock = claim(self.folder.parent)
@@ -155,11 +155,11 @@ class Checkpoint:
             self._seconds = max(SECONDS_BETWEEN, (self._last - start) / _SHARE_OF_TIME)
 
     def begin(self, begun: Begun) -> None:
-        """Write down what a round is about to ask for, before it does."""
+        """Note the requests of a round before they are sent."""
         replace_file(self.folder / _BEGUN, [json.dumps(asdict(begun)).encode()])
 
     def go_on(self, saved: Saved) -> list[Sighting]:
-        """Return what was seen before the checkpoint; what was written after it is removed."""
+        """Return the sightings before the checkpoint; remove files that are newer."""
         known = set(saved.seen)
         where = self.folder / SIGHTINGS
         if not known:
@@ -172,7 +172,7 @@ class Checkpoint:
                 path.unlink()
         found = {(s.order.round, s.order.client): s for s in load_sightings(self.folder)[0]}
         if missing := sorted(known - found.keys()):
-            raise ValueError(f"resume: {where}: lacks what was seen in rounds and of clients {missing}")
+            raise ValueError(f"resume: {where}: lacks the sightings of rounds and clients {missing}")
         self._written = len(saved.seen)
         return [found[key] for key in saved.seen]
 
@@ -229,7 +229,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
             f"resume: {folder} has no checkpoint: the run is finished, was cut short before its first one, "
             "or was made with checkpoint=false"
         ) from error
-    except (DamagedFile, TypeError, AttributeError, KeyError, ValueError) as error:
+    except (DamagedFile, TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
         raise ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew") from error
     return saved, begun
 

@@ -1,4 +1,4 @@
-"""One whole run, as the server sees it: train, attack what was seen, report."""
+"""One whole run on the server: train, attack the sightings, report."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fl_app.adversary.liars import Liars, Lie, backdoor, flip, scale, with_trigg
 from fl_app.adversary.participant import Participant
 from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
-from fl_app.config.build import ServerParts, server_parts
+from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
-from fl_app.running.attack import attack_sightings
+from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.result import Results, run_folder
@@ -44,8 +44,8 @@ _MARKED = 64
 def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     """Run what ``overrides`` describe over ``grid``, as far as they are trusted; return the report's path.
 
-    An interrupted or failed run leaves its folder with what there was by then,
-    marked as such; the error goes on.
+    An interrupted or failed run leaves its partial results in its folder,
+    marked as such; the error is raised again.
     """
     parts = server_parts(overrides, trust)
     config = parts.config
@@ -62,7 +62,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             lasting = LastingRun(grid, parts, overrides, results, auditor, past)
             sightings = _train(grid, parts, results, auditor, lasting)
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
-            describe_weights(parts.strategy, start, config["defense"].get("share", config["share"]), results)
+            describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
             _save_model(parts.strategy, folder / "model.safetensors")
             if config["audit"]["store"]:
@@ -72,6 +72,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
                 )
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
+                check_attacked(auditor, results)
         except KeyboardInterrupt:
             results.finish("interrupted", "interrupted by the user")
             raise
@@ -90,7 +91,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
 
 
 def watch(parts: ServerParts) -> PassiveServer:
-    """Return the tap that the run's attack needs: one that only looks, or one that manipulates."""
+    """Return the tap for the run's attack: passive, or one that manipulates models."""
     config, strategy = parts.config, parts.strategy
     audit: dict[str, Any] = {
         "rounds": config["attack"]["rounds"],
@@ -114,7 +115,7 @@ def watch(parts: ServerParts) -> PassiveServer:
 
 
 def lying(grid: Grid, parts: ServerParts) -> Grid:
-    """Return the grid with the clients that the config lets lie, if there are some."""
+    """Return the grid with the lying clients of the config, if any."""
     config, strategy = parts.config, parts.strategy
     count = round(config["liars"] * config["clients"])
     if not count:
@@ -140,7 +141,7 @@ def _train(
         try:
             strategy.start(
                 grid=TappedGrid(lying(grid, parts), auditor),
-                # copies: evaluation writes into the model, and what is held must stay as it is
+                # copies: evaluation writes into the model, and held tensors must not change
                 initial_arrays=hold(
                     strategy.weights | strategy.buffers
                     or {name: t.clone() for name, t in parts.model.state_dict().items()}
@@ -157,6 +158,8 @@ def _train(
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
+    if moved := auditor.moved():
+        results.run.notes.append(moved)
     return auditor.sightings
 
 
@@ -171,7 +174,7 @@ def _own_data_notes(strategy: FedSGD) -> list[str]:
 
 
 def _show_partition(parts: ServerParts, path: Path) -> None:
-    """Draw who holds what, as far as the server dealt it."""
+    """Draw the clients' samples by class, as far as the server dealt them."""
     own = sorted(parts.strategy.roster.own_data & set(range(len(parts.histogram))))
     if len(own) == len(parts.histogram):
         return
@@ -182,7 +185,7 @@ def _show_partition(parts: ServerParts, path: Path) -> None:
 
 @dataclass
 class _RoundEnd:
-    """Flower calls this after every round: evaluate, note the row, move the bar."""
+    """Callback of Flower after every round: evaluate, note the row, move the bar."""
 
     parts: ServerParts
     results: Results
@@ -218,7 +221,7 @@ class _RoundEnd:
         return None if tested is None else MetricRecord({"accuracy": tested.accuracy})
 
     def stop(self, reason: str) -> None:
-        """End before the last round: what is there is evaluated, and it is said why."""
+        """End before the last round: evaluate the current model, and note the reason."""
         logger.info("%s", reason)
         self.results.run.notes.append(reason)
         strategy = self.parts.strategy
@@ -226,7 +229,7 @@ class _RoundEnd:
         self.results.score_last_round(tested, validated)
 
     def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
-        """Return how good the model is on the test samples, and on those for validation."""
+        """Return the model's scores on the test samples, and on those for validation."""
         model, dataset, validation = self.parts.model, self.parts.dataset, self.parts.validation
         model.load_state_dict(release(arrays))
         batch_norm.set_evaluation(model, self.parts.config["bn"])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from fl_app.privacy.canaries import estimate_epsilon
 from fl_app.running.result import Results
-from fl_app.strategies import FedSGD, FLStd
+from fl_app.strategies import FedSGD
 from fl_app.types import Update
 
 
 def describe_canaries(strategy: FedSGD, start: Update, results: Results) -> None:
-    """Note epsilon as the run's canaries have it, if there are any; warn if it exceeds the computed one."""
-    if not isinstance(strategy, FLStd) or strategy.canaries is None or strategy.privacy is None:
+    """Note epsilon as measured by the run's canaries, if any; warn if it exceeds the computed one."""
+    if strategy.canaries is None or strategy.privacy is None:
         return
     cosines = strategy.canaries.cosines(start, strategy.weights)
     privacy, facts = strategy.privacy, results.run.privacy
     if facts is None or not cosines.isfinite().all():  # no round has moved the model
         return
-    measured = estimate_epsilon(cosines, strategy.total_entries, privacy.delta)
+    measured = estimate_epsilon(cosines, sum(tensor.numel() for tensor in start.values()), privacy.delta)
     facts.canaries = privacy.canaries
     facts.epsilon_measured = measured.estimate
     facts.epsilon_measured_interval = [measured.low, measured.high]

@@ -54,7 +54,7 @@ class Results:
 
     @classmethod
     def reopen(cls, folder: Path) -> Results:
-        """Go on with a run that has ended; its config and rounds stay as they are."""
+        """Reopen a finished run; its config and rounds do not change."""
         results = cls.__new__(cls)
         results.run = load_run(folder, exact=True)
         results._start = time.perf_counter() - (results.run.summary.seconds or 0.0)
@@ -72,7 +72,7 @@ class Results:
         return time.perf_counter() - self._start
 
     def resume(self, rows: list[Round], seconds: float, resumed: list[Resumed]) -> None:
-        """Take over the rounds of before the run was cut short."""
+        """Take over the rounds from before the interruption."""
         self.run.rounds, self.run.resumed = rows, resumed
         self._start -= seconds
         self.save()
@@ -92,12 +92,12 @@ class Results:
             self.save()
 
     def score_last_round(self, tested: Evaluation, validated: Evaluation | None) -> None:
-        """Add scores to the last row: it turned out to be the last one."""
+        """Add scores to the last row, which became the final one."""
         self.run.rounds[-1] = self.run.rounds[-1].model_copy(update=_scores(tested, validated))
 
     def finish(self, status: str, error: str | None = None) -> None:
         """Set the status at the end of the run, and write everything."""
-        # it may quote what a client sent
+        # it may quote a client
         self.run.status, self.run.error = status, None if error is None else foreign(error)
         self.save()
 
@@ -117,7 +117,7 @@ class Results:
 
 
 def find_run(folder: Path) -> Run | None:
-    """Return the run in ``folder``; None if there is none, or not one that can be read."""
+    """Return the run in ``folder``; None if it is missing or unreadable."""
     try:
         return load_run(folder)
     except ResultError:

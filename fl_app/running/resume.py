@@ -1,4 +1,4 @@
-"""What must outlive the server of a run: gathered after rounds, and given back when it is resumed."""
+"""State that must outlive the server of a run: saved after rounds, and restored by a resume."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ResidentClients(Protocol):
 
 
 class Past(NamedTuple):
-    """What a run was before it was cut short."""
+    """State of a run before its interruption."""
 
     saved: Saved
     begun: Begun | None
@@ -120,14 +120,14 @@ class LastingRun:
         self._save(checkpoint)
 
     def end(self, *, finished: bool) -> None:
-        """Let others go on with the run; if it is finished there is nothing to go on with."""
+        """Release the run for a later resume; a finished run has nothing to resume."""
         if self._checkpoint is not None:
             self._checkpoint.close(remove=finished)
 
     def _checkpoint_of(self, wanted: bool | str, past: Past | None) -> Checkpoint | None:
         if wanted is False:
             return None
-        # a client keeps the memory of before its last answer, not of long ago
+        # a client keeps only its memories around its last two answers
         seconds = SECONDS_BETWEEN if wanted == "auto" and self._repeats else 0.0
         parts, lock = self._parts, None if past is None else past.lock
         return Checkpoint(self._results.folder, parts.spec, parts.public, seconds=seconds, lock=lock)

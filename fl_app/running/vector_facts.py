@@ -1,4 +1,4 @@
-"""What a run's folder tells about vectors: what clients send, what protects it, and how to read epsilon."""
+"""Facts on vectors in a run's result: their size, their protection, and notes on epsilon."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import nn
 
 from fl_app.adversary.passive import Sighting
 from fl_app.report import save_layers
-from fl_app.results import Exchange, Histogram, Privacy, SecureSum, Weights
+from fl_app.results import Histogram, Weights
 from fl_app.running.result import Results
 from fl_app.sketches import count_by_layer, flatten, top_coordinates
-from fl_app.strategies import FedSGD, FLStd
+from fl_app.strategies import FedSGD
 from fl_app.training import parameters
 from fl_app.types import Update
 
@@ -19,45 +19,29 @@ _BINS = 40
 
 
 def describe_vectors(strategy: FedSGD, model: nn.Module, results: Results) -> None:
-    """Say what clients send if that is a vector, where its coordinates lie, and what protects it."""
-    if not isinstance(strategy, FLStd):
+    """Note the size of the clients' vectors, their coordinates and their protection, if there are vectors."""
+    facts = strategy.disclose()
+    if facts is None:
         return
-    exchange = Exchange(
-        scheme=type(strategy).__name__, values=strategy.sketch.size, of=strategy.total_entries
-    )
-    results.run.exchange = exchange
-    if strategy.coordinates is not None:
+    results.run.exchange, coordinates = facts.exchange, facts.coordinates
+    if coordinates is not None:
         like = parameters(model)
-        by_layer = count_by_layer(strategy.coordinates, like)
+        by_layer = count_by_layer(coordinates, like)
         save_layers(
             by_layer, {name: p.numel() for name, p in like.items()}, results.folder / "coordinates.png"
         )
-        save_file({"coordinates": strategy.coordinates}, results.folder / "coordinates.safetensors")
-        exchange.hash, exchange.voted_in = strategy.coordinates_hash, strategy.voted_in
-        exchange.by_layer, exchange.picture = by_layer, "coordinates.png"
-    if strategy.aggregation is not None:
-        pinned = strategy.aggregation.pinned is not None
-        results.run.secure_aggregation = SecureSum(
-            against="active server" if pinned else "honest-but-curious server",
-            min_clients=strategy.aggregation.min_clients,
-        )
-    if strategy.privacy is not None:
-        results.run.privacy = Privacy(
-            noise_multiplier=strategy.privacy.sigma,
-            clip=strategy.clip,
-            replayable=strategy.privacy.replayable,
-            mechanism=strategy.privacy.mechanism,
-            adjacency=strategy.privacy.adjacency,
-            accountant=strategy.privacy.accountant,
-        )
+        save_file({"coordinates": coordinates}, results.folder / "coordinates.safetensors")
+        facts.exchange.by_layer, facts.exchange.picture = by_layer, "coordinates.png"
+    results.run.secure_aggregation = facts.secure_sum
+    results.run.privacy = facts.privacy
 
 
 def describe_weights(strategy: FedSGD, start: Update, share: float, results: Results) -> None:
-    """Say how far the ``share`` of the weights that moved most went, and where to, if clients send vectors.
+    """Note the movement and the final values of the ``share`` of weights that moved most, for vectors.
 
     Under FL-TOP these are its coordinates, as no other moves (Kerkouche et al., Fig. 1, against FL-STD).
     """
-    if not isinstance(strategy, FLStd):
+    if strategy.disclose() is None:
         return
     weights = flatten(strategy.weights).double().cpu()
     moved = (weights - flatten(start).double().cpu()).abs()
@@ -89,16 +73,21 @@ def _edges(low: float, high: float) -> list[float]:
 
 
 def privacy_notes(strategy: FedSGD, sightings: list[Sighting]) -> list[str]:
-    """Return what a reader of epsilon must know; nothing if there is none."""
+    """Return notes that a reader of epsilon needs; none without differential privacy."""
     if not strategy.records or strategy.records[-1].epsilon is None:
         return []
     notes = []
-    privacy = strategy.privacy if isinstance(strategy, FLStd) else None
+    privacy = strategy.privacy
     if privacy is None or privacy.replayable:
         notes.append(
             "differential privacy: the noise can be replayed from the seed, which is fit for simulation only"
         )
-    if privacy is not None and not privacy.thresholds:
+    if privacy is not None and privacy.separation is not None:
+        notes.append(
+            "differential privacy: the server adds the noise and sees each vector without it: epsilon "
+            "holds against observers of the models, and nothing protects from the server"
+        )
+    elif privacy is not None and not privacy.thresholds:
         notes.append(
             "differential privacy: without secure aggregation the server sees each client's vector with that "
             "client's own small share of the noise: epsilon_server, not epsilon, says what it learns"

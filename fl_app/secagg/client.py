@@ -15,8 +15,17 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_app.secagg.envelopes import HeldShares, Passage, Secret, commit_to_seed, open_envelope, seal_shares
+from fl_app.secagg.envelopes import (
+    UNOPENED,
+    HeldShares,
+    Passage,
+    Secret,
+    commit_to_seed,
+    open_envelope,
+    seal_shares,
+)
 from fl_app.secagg.errors import ProtocolError
+from fl_app.secagg.graph import USUAL, Assumptions, Graph, is_private
 from fl_app.secagg.identities import Identity, check_signature
 from fl_app.secagg.keys import Agreement, Purpose, derive_key, make_private_key, pair_mask_key
 from fl_app.secagg.masks import add_mask, remove_mask
@@ -58,14 +67,21 @@ def offer(
     previous: bytes | None = None,
     min_clients: int = FEWEST_CLIENTS,
     identity: Identity | None = None,
+    assumed: Assumptions = USUAL,
 ) -> Step:
     """Exchange 1: agree to the terms and offer new keys.
 
     ``job`` is the digest of the `Job` that this client knows of; None if the order comes with
     exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of whatever round:
-    an invitation that is not newer is a replay. ``min_clients`` is how large a crowd it wants to hide in.
+    an invitation that is not newer is a replay. ``min_clients`` is how large a crowd it wants to hide in,
+    ``assumed`` what a sparse graph must withstand.
     """
     terms = Terms.from_bytes(invitation)
+    if not is_private(terms.neighbourhood, len(terms.participants), assumed):
+        raise ProtocolError(
+            f"client {client}: expected a graph that withstands a share of {assumed.colluding} of "
+            f"{len(terms.participants)} clients, got {terms.neighbourhood}"
+        )
     _check_terms(terms, client, min_clients, identity)
     if job is not None:
         check_job(terms, client, job)
@@ -80,17 +96,24 @@ def offer(
 
 
 def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> Step:
-    """Exchange 2: check everyone's keys; give each client a share of this client's two secrets."""
+    """Exchange 2: check the keys; give each client of the circle a share of this client's two secrets."""
     stage = _expect(Offered, state, "share")
     terms, client = stage.terms, stage.client
     ring = Keyring.from_bytes(keyring, terms)
     sealing = Agreement(stage.sealing_key)
     own = Advert(client, sealing.public, Agreement(stage.masking_key).public)
-    _check_keyring(terms, own, ring, _identity_of(terms, client, identity))
-    seed_shares = _split(stage.seed, terms, ring.clients)
-    key_shares = _split(stage.masking_key, terms, ring.clients)
+    signer = _identity_of(terms, client, identity)
+    _check_keyring(terms, own, ring)
+    keyring_hash = hash_keyring(terms, ring)
+    circle = Graph(ring.clients, keyring_hash, terms.neighbourhood).circle(client)
+    members = set(circle)
+    adverts = [advert for advert in ring.adverts if advert.client in members]
+    if signer is not None:
+        _check_signatures(terms, client, adverts, signer)
+    seed_shares = _split(stage.seed, terms, circle)
+    key_shares = _split(stage.masking_key, terms, circle)
     envelopes, peers = [], {}
-    for advert, seed_share, key_share in zip(ring.adverts, seed_shares, key_shares, strict=True):
+    for advert, seed_share, key_share in zip(adverts, seed_shares, key_shares, strict=True):
         common = sealing.agree(advert.client, advert.sealing_key)
         sealer = derive_key(common, Purpose.ENVELOPE, terms.digest, client, advert.client)
         opener = derive_key(common, Purpose.ENVELOPE, terms.digest, advert.client, client)
@@ -98,25 +121,23 @@ def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> 
         envelopes.append(seal_shares(sealer, passage, HeldShares(seed_share, key_share)))
         peers[advert.client] = Peer(advert.masking_key, opener)
     reply = Shares(client, commit_to_seed(terms.digest, client, stage.seed), tuple(envelopes))
-    after = Shared(terms, client, stage.masking_key, stage.seed, hash_keyring(terms, ring), peers)
+    after = Shared(terms, client, stage.masking_key, stage.seed, keyring_hash, ring.clients, peers)
     return Step(write_stage(after), reply.to_bytes(terms))
 
 
 def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Step:
-    """Exchange 3: open the others' envelopes; send the vector under a self mask and a mask with each of them.
+    """Exchange 3: open the neighbours' envelopes; send the vector under a mask of its own and one with each.
 
     ``job`` is the digest of the `Job` that the vector was computed by. Real values are rounded and clamped;
-    whole numbers count as multiples of the step and are taken as they are.
+    whole numbers count as multiples of the step and are taken as they are. An envelope that does not open
+    costs its owner a share, and this client nothing: else its owner could keep it out of every round.
     """
     stage = _expect(Shared, state, "mask")
     terms, client = stage.terms, stage.client
     check_job(terms, client, job)
     delivered = Delivery.from_bytes(delivery, terms)
-    _check_list(terms, client, delivered.owners, stage.peers, "delivery")
-    shares = {
-        owner: open_envelope(stage.peers[owner].opener, Passage(terms.digest, owner, client), envelope)
-        for owner, envelope in zip(delivered.owners, delivered.envelopes, strict=True)
-    }
+    _check_list(terms, client, delivered.owners, stage.ring, "delivery")
+    shares = _open_envelopes(stage, delivered)
     if np.size(values) != terms.size:
         raise ValueError(f"client {client}: mask: expected {terms.size} values, got {np.size(values)}")
     vector = np.asarray(values).reshape(-1)
@@ -124,11 +145,12 @@ def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Ste
     words = terms.fixed_point.wrap(vector) if whole else terms.fixed_point.encode(vector)
     add_mask(words, derive_key(stage.seed, Purpose.SELF_MASK, terms.digest, client))
     masking = Agreement(stage.masking_key)
-    for other in delivered.owners:
+    for other in shares:
         if other != client:
             key = pair_mask_key(masking, stage.peers[other].masking_key, terms.digest, client, other)
             (add_mask if client < other else remove_mask)(words, key)
-    after = Holding(terms, client, hash_transcript(stage.keyring_hash, delivered.owners), shares)
+    transcript = hash_transcript(stage.keyring_hash, delivered.owners)
+    after = Holding(terms, client, transcript, delivered.owners, shares)
     return Step(write_stage(after), Masked(client, terms.fixed_point.pack(words)).to_bytes(terms))
 
 
@@ -144,9 +166,9 @@ def endorse(state: bytes, survivors: bytes, *, identity: Identity) -> Step:
             f"client {client}: endorse: it has signed a survivor list of {terms.name} already"
         )
     listed = Survivors.from_bytes(survivors, terms).clients
-    _check_list(terms, client, listed, stage.shares, "survivor list")
+    _check_survivors(stage, listed)
     signature = signer.sign(survivors_statement(terms, stage.transcript, listed))
-    after = Holding(terms, client, stage.transcript, stage.shares, listed)
+    after = Holding(terms, client, stage.transcript, stage.owners, stage.shares, listed)
     return Step(write_stage(after), Endorsement(client, signature).to_bytes(terms))
 
 
@@ -155,7 +177,7 @@ def unmask(state: bytes, request: bytes, *, identity: Identity | None = None) ->
     stage = _expect(Holding, state, "unmask")
     terms, client = stage.terms, stage.client
     asked = Request.from_bytes(request, terms)
-    _check_list(terms, client, asked.survivors, stage.shares, "survivor list")
+    _check_survivors(stage, asked.survivors)
     signer = _identity_of(terms, client, identity)
     if signer is not None:
         _check_endorsements(stage, asked, signer)
@@ -225,8 +247,8 @@ def _expect(kind: type[_Stage], state: bytes, call: str) -> _Stage:
     return stage
 
 
-def _check_keyring(terms: Terms, own: Advert, ring: Keyring, signer: Identity | None) -> None:
-    _check_list(terms, own.client, ring.clients, terms.participants, "keyring")
+def _check_keyring(terms: Terms, own: Advert, ring: Keyring) -> None:
+    _check_list(terms, own.client, ring.clients, terms.participants, "keyring", least=terms.ring)
     keys: dict[bytes, int] = {}
     for advert in ring.adverts:
         for key in (advert.sealing_key, advert.masking_key):
@@ -238,28 +260,74 @@ def _check_keyring(terms: Terms, own: Advert, ring: Keyring, signer: Identity | 
         shown = (advert.sealing_key, advert.masking_key)
         if advert.client == own.client and shown != (own.sealing_key, own.masking_key):
             raise ProtocolError(f"client {own.client}: keyring: its own keys were replaced")
-        if signer is not None:
-            statement = advert_statement(terms, advert)
-            what = f"client {own.client}: keyring"
-            check_signature(signer.pinned, advert.client, statement, advert.signature, what)
 
 
-def _check_list(terms: Terms, client: int, listed: Sequence[int], known: Collection[int], what: str) -> None:
-    """Refuse a list with strangers, without this client, or below the threshold."""
+def _check_signatures(terms: Terms, client: int, adverts: Sequence[Advert], signer: Identity) -> None:
+    for advert in adverts:
+        statement, what = advert_statement(terms, advert), f"client {client}: keyring"
+        check_signature(signer.pinned, advert.client, statement, advert.signature, what)
+
+
+def _check_list(
+    terms: Terms,
+    client: int,
+    listed: Sequence[int],
+    known: Collection[int],
+    what: str,
+    *,
+    least: int | None = None,
+) -> None:
+    """Refuse a list with strangers, without this client, or with too few clients (the threshold)."""
+    least = terms.threshold if least is None else least
     strangers = sorted(set(listed) - set(known))
     if strangers:
         raise ProtocolError(f"client {client}: {what}: unknown participants {strangers}")
     if client not in listed:
         raise ProtocolError(f"client {client}: {what}: expected to be in it, got {list(listed)}")
-    if len(listed) < terms.threshold:
+    if len(listed) < least:
+        raise ProtocolError(f"client {client}: {what}: expected at least {least} clients, got {len(listed)}")
+
+
+def _open_envelopes(stage: Shared, delivered: Delivery) -> dict[int, HeldShares]:
+    """Return the shares of the circle; refuse the delivery if too few of its clients gave any."""
+    terms, client, given = stage.terms, stage.client, set(delivered.owners)
+    owners = [owner for owner in stage.peers if owner in given]
+    if len(delivered.envelopes) != len(owners):
         raise ProtocolError(
-            f"client {client}: {what}: expected at least {terms.threshold} clients, got {len(listed)}"
+            f"client {client}: delivery: expected {len(owners)} envelopes, got {len(delivered.envelopes)}"
+        )
+    shares: dict[int, HeldShares] = {}
+    unopened: list[str] = []
+    for owner, envelope in zip(owners, delivered.envelopes, strict=True):
+        passage = Passage(terms.digest, owner, client)
+        try:
+            shares[owner] = open_envelope(stage.peers[owner].opener, passage, envelope)
+        except ProtocolError as error:
+            shares[owner] = UNOPENED
+            unopened.append(str(error))
+    opened = len(owners) - len(unopened)
+    if opened < terms.quorum:
+        raise ProtocolError(
+            f"client {client}: delivery: expected at least {terms.quorum} envelopes that open, got {opened}"
+            + (f": {unopened[0]}" if unopened else "")
+        )
+    return shares
+
+
+def _check_survivors(stage: Holding, listed: Sequence[int]) -> None:
+    """Refuse a survivor list that leaves too few, among all or among this client's neighbours."""
+    terms, client, what = stage.terms, stage.client, "survivor list"
+    _check_list(terms, client, listed, stage.owners, what)
+    near = len(stage.shares.keys() & set(listed))
+    if near < terms.quorum:
+        raise ProtocolError(
+            f"client {client}: {what}: expected at least {terms.quorum} of its neighbours, got {near}"
         )
 
 
 def _split(secret: bytes, terms: Terms, holders: Sequence[int]) -> list[bytes]:
     points = [terms.point(holder) for holder in holders]
-    shares = split_secret(int.from_bytes(secret, "little"), threshold=terms.threshold, points=points)
+    shares = split_secret(int.from_bytes(secret, "little"), threshold=terms.quorum, points=points)
     return [value.to_bytes(SHARE_BYTES, "little") for value in shares]
 
 

@@ -64,6 +64,10 @@ class HeldShares:
         return self.seed if secret is Secret.SEED else self.masking_key
 
 
+UNOPENED = HeldShares(b"\xff" * SHARE_BYTES, b"\xff" * SHARE_BYTES)
+"""In the place of shares whose envelope does not open; no share is as large."""
+
+
 def seal_shares(key: bytes, passage: Passage, shares: HeldShares) -> bytes:
     """Return an envelope of `ENVELOPE_BYTES`."""
     tags = passage.tag(Secret.SEED, shares.seed) + passage.tag(Secret.MASKING_KEY, shares.masking_key)

@@ -99,7 +99,7 @@ class Keyring:
 
 @dataclass(frozen=True)
 class Shares:
-    """Exchange 2, up: one envelope for every client of the keyring, in its order."""
+    """Exchange 2, up: one envelope for every client of the sender's circle, in its order."""
 
     client: int
     seed_commitment: bytes
@@ -121,21 +121,22 @@ class Shares:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Exchange 3, down: the envelopes for one holder, and from whom."""
+    """Exchange 3, down: who has given shares, and the envelopes of those in the holder's circle."""
 
     owners: tuple[int, ...]
     envelopes: tuple[bytes, ...]
 
     def to_bytes(self, terms: Terms) -> bytes:
         """Write the message."""
-        return _frame(Kind.DELIVERY, SERVER, terms, pack_clients(self.owners), *self.envelopes)
+        count = struct.pack("<I", len(self.envelopes))
+        return _frame(Kind.DELIVERY, SERVER, terms, pack_clients(self.owners), count, *self.envelopes)
 
     @classmethod
     def from_bytes(cls, blob: bytes, terms: Terms) -> Delivery:
         """Read the server's message."""
         reader = _open(blob, Kind.DELIVERY, SERVER, terms)
         owners = reader.clients(len(terms.participants))
-        envelopes = reader.rows(len(owners), ENVELOPE_BYTES)
+        envelopes = reader.rows(reader.count(len(owners)), ENVELOPE_BYTES)
         reader.end()
         return cls(owners, envelopes)
 
@@ -221,9 +222,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """The last exchange, up: one share of every client whose envelopes were delivered, in that order.
+    """The last exchange, up: one share of every client whose envelope was delivered, in that order.
 
-    Of the seed if that client survived, of the masking key if it did not.
+    Of the seed if that client survived, of the masking key if it did not; `fl_app.secagg.envelopes.UNOPENED`
+    has them if the envelope did not open.
     """
 
     client: int

@@ -6,6 +6,7 @@ threshold the round fails with an error that says who is left, and there is no s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,9 +14,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.secagg.envelopes import Passage, Secret, check_share, commit_to_seed
+from fl_app.secagg.envelopes import UNOPENED, Passage, Secret, check_share, commit_to_seed
 from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed
 from fl_app.secagg.fixed_point import Words
+from fl_app.secagg.graph import Graph
 from fl_app.secagg.identities import Pinned, check_signature
 from fl_app.secagg.keys import Agreement, Purpose, check_public_key, derive_key, pair_mask_key
 from fl_app.secagg.masks import add_mask, remove_mask
@@ -63,14 +65,18 @@ class SecureRound:
         """By client: why its last refused message was refused."""
         self.proven: set[int] = set()
         """Who handed out shares that contradict its own announcement: no holder of them can forge that."""
+        self.complaints: set[tuple[int, int]] = set()
+        """Holder and owner of each envelope that did not open, as its holder says: one of the two lies."""
         self.unmasking_begun = False
         """True if clients may have given shares: then this attempt counts as a release, even if it fails."""
         self._pinned = pinned if terms.signed else None
         self._next = "invite"
-        self._ring = Keyring(())
-        self._places: dict[int, int] = {}
+        self._keyring_hash = b""
+        self._graph = Graph((), b"", None)
+        self._adverts: dict[int, Advert] = {}
         self._keys: dict[bytes, int] = {}
         self._shares: dict[int, Shares] = {}
+        self._envelopes: dict[tuple[int, int], bytes] = {}
         self._survivors: tuple[int, ...] = ()
         self._asked: dict[int, Secret] = {}
         self._total: Words = np.zeros(0, terms.fixed_point.word)
@@ -83,26 +89,28 @@ class SecureRound:
     def collect_adverts(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
         """Exchange 1 ends, exchange 2 begins: everyone's keys for everyone; answer: `fl_app.secagg.share`."""
         self._enter("collect_adverts", then="collect_shares")
-        adverts = self._read("keys", replies, self.terms.participants, self._read_advert)
-        self._ring = Keyring(tuple(adverts.values()))
-        self._places = {client: i for i, client in enumerate(adverts)}
-        return dict.fromkeys(adverts, self._ring.to_bytes(self.terms))
+        self._adverts = self._read(
+            "keys", replies, self.terms.participants, self._read_advert, least=self.terms.ring
+        )
+        ring = Keyring(tuple(self._adverts.values()))
+        self._keyring_hash = hash_keyring(self.terms, ring)
+        self._graph = Graph(ring.clients, self._keyring_hash, self.terms.neighbourhood)
+        return dict.fromkeys(self._adverts, ring.to_bytes(self.terms))
 
     def collect_shares(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange 2 ends, exchange 3 begins: everyone's envelopes; answer: `fl_app.secagg.mask`."""
+        """Exchange 2 ends, exchange 3 begins: the neighbours' envelopes; answer: `fl_app.secagg.mask`."""
         self._enter("collect_shares", then="collect_masked")
-        holders = self._ring.clients
-        self._shares = self._read(
-            "shares",
-            replies,
-            holders,
-            lambda client, blob: Shares.from_bytes(blob, self.terms, client=client, holders=len(holders)),
-        )
+        self._shares = self._read("shares", replies, self._adverts, self._read_shares)
+        self._envelopes = {
+            (owner, holder): envelope
+            for owner, given in self._shares.items()
+            for holder, envelope in zip(self._graph.circle(owner), given.envelopes, strict=True)
+        }
         owners = tuple(self._shares)
         return {
-            holder: Delivery(owners, tuple(self._envelope(owner, holder) for owner in owners)).to_bytes(
-                self.terms
-            )
+            holder: Delivery(
+                owners, tuple(self._envelopes[owner, holder] for owner in self._owners(holder))
+            ).to_bytes(self.terms)
             for holder in owners
         }
 
@@ -128,7 +136,7 @@ class SecureRound:
         return self._request(tuple(endorsements.values()))
 
     def collect_unmasking(self, replies: Mapping[int, bytes]) -> SecureSum:
-        """Take the masks off the sum, with the shares of at least ``threshold`` survivors."""
+        """Take the masks off the sum, with the shares of the survivors."""
         self._enter("collect_unmasking", then="nothing more")
         answers = self._read("unmasking shares", replies, self._survivors, self._read_unmasking)
         secrets = self._recover(answers)
@@ -162,8 +170,11 @@ class SecureRound:
         replies: Mapping[int, bytes],
         expected: tuple[int, ...] | Mapping[int, object],
         read: Callable[[int, bytes], _Message],
+        *,
+        least: int | None = None,
     ) -> dict[int, _Message]:
-        """Return the valid replies by client, ascending; refuse the others, and fail if too few remain."""
+        """Return the valid replies by client, ascending; refuse the others, and fail below the threshold."""
+        least = self.terms.threshold if least is None else least
         refused = {
             client: f"client {client}: not expected in the exchange of {exchange}: unknown or dropped out"
             for client in sorted(set(replies) - set(expected))
@@ -175,11 +186,11 @@ class SecureRound:
             except ProtocolError as error:
                 refused[client] = str(error)
         self.refused |= refused
-        if len(good) < self.terms.threshold:
+        if len(good) < least:
             self._next = "nothing more: the round has failed"
             raise QuorumError(
                 f"secure aggregation, {self.terms.name}, exchange of {exchange}",
-                needed=self.terms.threshold,
+                needed=least,
                 present=good,
                 missing=set(expected) - set(replies),
                 refused=refused,
@@ -199,8 +210,12 @@ class SecureRound:
             self._keys[key] = client
         return advert
 
-    def _envelope(self, owner: int, holder: int) -> bytes:
-        return self._shares[owner].envelopes[self._places[holder]]
+    def _read_shares(self, client: int, blob: bytes) -> Shares:
+        return Shares.from_bytes(blob, self.terms, client=client, holders=len(self._graph.circle(client)))
+
+    def _owners(self, holder: int) -> list[int]:
+        """Return whose shares a client holds: those of its circle that gave any."""
+        return [owner for owner in self._graph.circle(holder) if owner in self._shares]
 
     def _add_masked(self, client: int, blob: bytes) -> None:
         masked = Masked.from_bytes(blob, self.terms, client=client)
@@ -214,30 +229,52 @@ class SecureRound:
     def _read_endorsement(self, client: int, blob: bytes) -> Endorsement:
         endorsement = Endorsement.from_bytes(blob, self.terms, client=client)
         if self._pinned is not None:
-            transcript = hash_transcript(hash_keyring(self.terms, self._ring), tuple(self._shares))
+            transcript = hash_transcript(self._keyring_hash, tuple(self._shares))
             statement = survivors_statement(self.terms, transcript, self._survivors)
             what = f"endorsement from client {client}"
             check_signature(self._pinned, client, statement, endorsement.signature, what)
         return endorsement
 
-    def _read_unmasking(self, client: int, blob: bytes) -> Unmasking:
-        unmasking = Unmasking.from_bytes(blob, self.terms, client=client, owners=len(self._shares))
-        for owner, share in zip(self._shares, unmasking.shares, strict=True):
+    def _read_unmasking(self, client: int, blob: bytes) -> dict[int, bytes]:
+        """Return the shares that a client has, by owner; note which envelopes it could not open."""
+        owners = self._owners(client)
+        unmasking = Unmasking.from_bytes(blob, self.terms, client=client, owners=len(owners))
+        given = {
+            owner: share
+            for owner, share in zip(owners, unmasking.shares, strict=True)
+            if share != UNOPENED.of(self._asked[owner])
+        }
+        for owner, share in given.items():
             passage = Passage(self.terms.digest, owner=owner, holder=client)
             what = f"unmasking from client {client}"
-            check_share(passage, self._envelope(owner, client), self._asked[owner], share, what)
-        return unmasking
+            check_share(passage, self._envelopes[owner, client], self._asked[owner], share, what)
+        self.complaints |= {(client, owner) for owner in owners if owner not in given}
+        return given
 
-    def _recover(self, answers: Mapping[int, Unmasking]) -> dict[int, bytes]:
+    def _recover(self, answers: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
         """Return the seed of every survivor and the masking key of everyone else who gave shares."""
-        holders = list(answers)[: self.terms.threshold]
-        weights = weigh_points([self.terms.point(holder) for holder in holders])
-        columns = zip(*(answers[holder].shares for holder in holders), strict=True)
         secrets = {}
-        for owner, column in zip(self._shares, columns, strict=True):
-            secret = join_shares([int.from_bytes(share, "little") for share in column], weights)
-            secrets[owner] = self._check_secret(owner, secret)
+        quorum, weights = self.terms.quorum, functools.lru_cache(maxsize=1)(self._weigh)
+        for owner in self._shares:
+            holders = [
+                holder
+                for holder in self._graph.circle(owner)
+                if holder in answers and owner in answers[holder]
+            ]
+            if len(holders) < quorum:
+                raise QuorumError(
+                    f"secure aggregation, {self.terms.name}, {self._asked[owner].value} of client {owner}",
+                    needed=quorum,
+                    present=holders,
+                    refused=self.refused,
+                )
+            holders = holders[:quorum]
+            shares = [int.from_bytes(answers[holder][owner], "little") for holder in holders]
+            secrets[owner] = self._check_secret(owner, join_shares(shares, weights(tuple(holders))))
         return secrets
+
+    def _weigh(self, holders: tuple[int, ...]) -> list[int]:
+        return weigh_points([self.terms.point(holder) for holder in holders])
 
     def _check_secret(self, owner: int, secret: int) -> bytes:
         """Refuse shares that lie on no polynomial of the secret that their owner showed a hash or key of."""
@@ -248,7 +285,7 @@ class SecureRound:
                 commitment = commit_to_seed(self.terms.digest, owner, value)
                 right = commitment == self._shares[owner].seed_commitment
             else:
-                right = Agreement(value).public == self._advert(owner).masking_key
+                right = Agreement(value).public == self._adverts[owner].masking_key
             if right:
                 return value
         reason = f"the shares that client {owner} handed out do not give {asked.value} that it announced"
@@ -257,10 +294,11 @@ class SecureRound:
         raise RoundFailed(f"secure aggregation, {self.terms.name}: {reason}")
 
     def _remove_pair_masks(self, dropped: int, masking: Agreement) -> None:
-        for client in self._survivors:
-            key = pair_mask_key(masking, self._advert(client).masking_key, self.terms.digest, dropped, client)
+        for client in self._graph.circle(dropped):
+            if self._asked.get(client) is not Secret.SEED:
+                continue
+            key = pair_mask_key(
+                masking, self._adverts[client].masking_key, self.terms.digest, dropped, client
+            )
             # the survivor added it if it is the lower of the two
             (remove_mask if client < dropped else add_mask)(self._total, key)
-
-    def _advert(self, client: int) -> Advert:
-        return self._ring.adverts[self._places[client]]

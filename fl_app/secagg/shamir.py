@@ -7,6 +7,7 @@ once for all secrets that the same holders give back.
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Sequence
@@ -34,12 +35,10 @@ def weigh_points(points: Sequence[int], *, prime: int = PRIME) -> list[int]:
     Lagrange at zero: the weight of x_i is the product of x_j / (x_j - x_i) over the other points.
     """
     _check_points("weigh_points", points, prime)
-    weights = []
-    for i, point in enumerate(points):
-        others = [other for j, other in enumerate(points) if j != i]
-        below = math.prod(other - point for other in others)
-        weights.append(math.prod(others) * pow(below, -1, prime) % prime)
-    return weights
+    # all products of the x_j / x_i: one number over x_i
+    below = [point * math.prod(other - point for other in points if other != point) for point in points]
+    above = math.prod(points)
+    return [above * inverse % prime for inverse in _invert(below, prime)]
 
 
 def join_shares(shares: Sequence[int], weights: Sequence[int], prime: int = PRIME) -> int:
@@ -50,6 +49,17 @@ def join_shares(shares: Sequence[int], weights: Sequence[int], prime: int = PRIM
 def _check_points(who: str, points: Sequence[int], prime: int) -> None:
     if len(set(points)) != len(points) or not all(0 < point < prime for point in points):
         raise ValueError(f"{who}: points must be different and in [1, {prime}), got {list(points)}")
+
+
+def _invert(numbers: Sequence[int], prime: int) -> list[int]:
+    """Return the inverses of all numbers by one inversion, of their product."""
+    products = list(itertools.accumulate(numbers, lambda product, number: product * number % prime))
+    inverse = pow(products[-1], -1, prime) if products else 1
+    inverses = []
+    for number, before in zip(reversed(numbers), [*reversed(products[:-1]), 1], strict=False):
+        inverses.append(inverse * before % prime)
+        inverse = inverse * number % prime
+    return inverses[::-1]
 
 
 def _value_at(point: int, secret: int, coefficients: Sequence[int], prime: int) -> int:

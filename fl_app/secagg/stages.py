@@ -18,7 +18,7 @@ from fl_app.secagg.reader import Reader, pack_clients
 from fl_app.secagg.shamir import SECRET_BYTES, SHARE_BYTES
 from fl_app.secagg.terms import HASH_BYTES, MOST_CLIENTS, Terms
 
-_MAGIC = b"FLSS\x01"
+_MAGIC = b"FLSS\x02"
 _MOST_TERMS = 1 << 20
 
 
@@ -64,7 +64,10 @@ class Shared:
     masking_key: bytes = field(repr=False)
     seed: bytes = field(repr=False)
     keyring_hash: bytes
+    ring: tuple[int, ...]
+    """Clients of the keyring."""
     peers: dict[int, Peer]
+    """This client and its neighbours."""
 
     letter: ClassVar[bytes] = b"S"
     done: ClassVar[str] = "shared its secrets"
@@ -72,20 +75,20 @@ class Shared:
     def body(self) -> bytes:
         """Write all but terms and client."""
         rows = [peer.masking_key + peer.opener for peer in self.peers.values()]
-        own = self.masking_key + self.seed + self.keyring_hash
+        own = self.masking_key + self.seed + self.keyring_hash + pack_clients(self.ring)
         return b"".join([own, pack_clients(tuple(self.peers)), *rows])
 
     @classmethod
     def of_body(cls, terms: Terms, client: int, reader: Reader) -> Shared:
         """Read `body`."""
         masking_key, seed = reader.take(KEY_BYTES), reader.take(SECRET_BYTES)
-        keyring_hash = reader.take(HASH_BYTES)
+        keyring_hash, ring = reader.take(HASH_BYTES), reader.clients(MOST_CLIENTS)
         clients = reader.clients(MOST_CLIENTS)
         rows = reader.rows(len(clients), 2 * KEY_BYTES)
         peers = {
             peer: Peer(row[:KEY_BYTES], row[KEY_BYTES:]) for peer, row in zip(clients, rows, strict=True)
         }
-        return cls(terms, client, masking_key, seed, keyring_hash, peers)
+        return cls(terms, client, masking_key, seed, keyring_hash, ring, peers)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,10 @@ class Holding:
     terms: Terms
     client: int
     transcript: bytes
+    owners: tuple[int, ...]
+    """Clients that gave shares to anybody."""
     shares: dict[int, HeldShares]
+    """By owner, of this client and its neighbours."""
     endorsed: tuple[int, ...] = ()
     """The survivor list that this client signed, in a signed round."""
 
@@ -105,20 +111,20 @@ class Holding:
     def body(self) -> bytes:
         """Write all but terms and client."""
         rows = [held.seed + held.masking_key for held in self.shares.values()]
-        parts = [self.transcript, pack_clients(tuple(self.shares)), *rows, pack_clients(self.endorsed)]
-        return b"".join(parts)
+        lists = [pack_clients(listed) for listed in (self.owners, self.endorsed, tuple(self.shares))]
+        return b"".join([self.transcript, *lists, *rows])
 
     @classmethod
     def of_body(cls, terms: Terms, client: int, reader: Reader) -> Holding:
         """Read `body`."""
         transcript = reader.take(HASH_BYTES)
-        owners = reader.clients(MOST_CLIENTS)
-        rows = reader.rows(len(owners), 2 * SHARE_BYTES)
+        owners, endorsed, circle = (reader.clients(MOST_CLIENTS) for _ in range(3))
+        rows = reader.rows(len(circle), 2 * SHARE_BYTES)
         shares = {
             owner: HeldShares(row[:SHARE_BYTES], row[SHARE_BYTES:])
-            for owner, row in zip(owners, rows, strict=True)
+            for owner, row in zip(circle, rows, strict=True)
         }
-        return cls(terms, client, transcript, shares, reader.clients(MOST_CLIENTS))
+        return cls(terms, client, transcript, owners, shares, endorsed)
 
 
 @dataclass(frozen=True)

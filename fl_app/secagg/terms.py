@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fl_app.secagg.errors import ProtocolError, QuorumError
 from fl_app.secagg.fixed_point import FixedPoint
+from fl_app.secagg.graph import Neighbourhood
 from fl_app.secagg.reader import Reader, pack_clients
 
 FEWEST_CLIENTS = 2
@@ -22,8 +23,9 @@ MOST_CLIENTS = 10_000
 MOST_VALUES = 1 << 31
 RUN_BYTES = 16
 HASH_BYTES = 32
-_MAGIC = b"FLSA\x02T"
-_LAYOUT = struct.Struct(f"<{RUN_BYTES}sII{HASH_BYTES}sIQddBB")
+_MAGIC = b"FLSA\x03T"
+_LAYOUT = struct.Struct(f"<{RUN_BYTES}sII{HASH_BYTES}sIQddBBIII")
+_COMPLETE = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Terms:
     fixed_point: FixedPoint
     signed: bool = False
     """True if clients sign key adverts and survivor lists with pinned identities."""
+    neighbourhood: Neighbourhood | None = None
+    """Of the sparse graph; None: all clients share masks and secrets with all."""
 
     def __post_init__(self) -> None:
         """Refuse terms under which the protocol would not protect anyone."""
@@ -69,7 +73,21 @@ class Terms:
             )
         if not 1 <= self.size <= MOST_VALUES:
             raise ValueError(f"Terms: size must be in [1, {MOST_VALUES}], got {self.size}")
+        if self.neighbourhood is not None and self.neighbourhood.ring > n:
+            raise ValueError(f"Terms: a ring of {self.neighbourhood.ring} needs more than {n} clients")
         self.fixed_point.check_room(n)
+
+    @property
+    def ring(self) -> int:
+        """Number of clients that must be in the keyring."""
+        if self.neighbourhood is None:
+            return self.threshold
+        return max(self.threshold, self.neighbourhood.ring)
+
+    @property
+    def quorum(self) -> int:
+        """Number of clients that must answer among those who hold shares of one client's secrets."""
+        return self.threshold if self.neighbourhood is None else self.neighbourhood.quorum
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -91,7 +109,7 @@ class Terms:
 
     def to_bytes(self) -> bytes:
         """Write the terms; equal terms give equal bytes."""
-        grid = self.fixed_point
+        grid, near = self.fixed_point, self.neighbourhood
         return b"".join(
             [
                 _MAGIC,
@@ -106,6 +124,7 @@ class Terms:
                     grid.step,
                     grid.bits,
                     self.signed,
+                    *(_COMPLETE if near is None else (near.degree, near.quorum, near.ring)),
                 ),
                 pack_clients(self.participants),
             ]
@@ -116,7 +135,7 @@ class Terms:
         """Read terms; whatever no server could have meant is refused."""
         reader = Reader(blob, "terms from the server")
         reader.expect(_MAGIC)
-        run, round, attempt, job, threshold, size, bound, step, bits, signed = _LAYOUT.unpack(
+        run, round, attempt, job, threshold, size, bound, step, bits, signed, *near = _LAYOUT.unpack(
             reader.take(_LAYOUT.size)
         )
         participants = reader.clients(MOST_CLIENTS)
@@ -125,7 +144,8 @@ class Terms:
             raise ProtocolError(f"terms from the server: expected signed to be 0 or 1, got {signed}")
         try:
             grid = FixedPoint(bound, step, bits)
-            return cls(run, round, attempt, job, participants, threshold, size, grid, bool(signed))
+            graph = None if tuple(near) == _COMPLETE else Neighbourhood(*near)
+            return cls(run, round, attempt, job, participants, threshold, size, grid, bool(signed), graph)
         except ValueError as error:
             raise ProtocolError(f"terms from the server: {error}") from None
 

@@ -35,7 +35,7 @@ class Sketch(Protocol):
         ...
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:
-        """Return the numbers that stand for ``update``."""
+        """Return the vector of ``update``."""
         ...
 
     def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:

@@ -19,7 +19,7 @@ from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
-"""How far above chance, on the way to all, a voter must agree with others not to be called an outlier."""
+"""Agreement with others, from chance (0) to all (1), below which a voter is called an outlier."""
 
 
 class ADGP(FedSGD):
@@ -30,8 +30,8 @@ class ADGP(FedSGD):
     (`prune_aligned`), so uploads say where they are within the broadcast, and the
     model changes nowhere else. ``location="vote"`` asks ``voters`` clients and takes
     the positions that most of them name: one malicious client then does not choose
-    alone. Who names anything but the right number of positions in every tensor is
-    refused and left out of the round, and another is drawn.
+    alone. A client that names a wrong number of positions is refused and
+    left out of the round, and another is drawn.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ADGP(FedSGD):
         return [cohort[i] for i in torch.randperm(len(cohort), generator=generator, device="cpu").tolist()]
 
     def _ask(self, clients: list[int]) -> dict[int, Update]:
-        """Return the locations that clients named; who named none that can be used is left out."""
+        """Return the locations that clients named; leave out clients without usable ones."""
         bases = {client: self.downlink.base_for(client) for client in sorted(clients)}
         pack = self._pack(LOCATE, self._query)
         replies = self._collect(LOCATE, self.exchange.send(self.exchange.messages(LOCATE, bases, pack)), pack)

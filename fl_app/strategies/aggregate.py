@@ -12,7 +12,7 @@ from fl_app.types import Update
 
 
 class RunningSum:
-    """A weighted sum of updates, one at a time: as many clients as there are, memory for one."""
+    """A weighted sum of updates, added one at a time: memory for one, whatever the number of clients."""
 
     def __init__(self) -> None:
         self.value: Update = {}
@@ -37,7 +37,7 @@ class RunningSum:
 def undo(before: Update, after: Update, lr: float) -> tuple[Update, Update]:
     """Return ``(before - after) / lr`` and how far it may be off, as ``after`` was rounded."""
     moved = {name: (weight.double() - after[name].double()) / lr for name, weight in before.items()}
-    # twice: the step was rounded when it was scaled, and once more when it was added
+    # twice: the step was rounded when it was scaled, and again when it was added
     eps = {name: 2 * torch.finfo(weight.dtype).eps for name, weight in before.items()}
     return moved, {
         name: eps[name] * (after[name].double().abs() / abs(lr) + move.abs()) for name, move in moved.items()
@@ -54,12 +54,12 @@ def cast_like(tensors: Update, buffers: Update) -> Update:
 
 
 def largest_of(values: list[float | None]) -> float | None:
-    """Return the largest number that may be a norm or a share: whatever else a client says is not counted."""
+    """Return the largest finite, non-negative value; other claims of clients are ignored."""
     return max((value for value in values if value is not None and 0 <= value < math.inf), default=None)
 
 
 def mean_of(values: list[float | None], weights: list[float]) -> float | None:
-    """Return the weighted mean of the values that there are."""
+    """Return the weighted mean of the known values."""
     known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / total if total else None

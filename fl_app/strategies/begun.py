@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Begun:
-    """The request of a round: if nothing more is heard of it, it may have been answered."""
+    """The request of a round; after a crash it may have been answered."""
 
     round: int
     attempt: int
-    """How often the round was begun before."""
+    """Number of earlier attempts at the round."""
     clients: list[int]
     unmasking: bool = False
     """Whether what secure aggregation hides is about to be revealed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl_app.privacy import ClientLevel, NoiseShares
+from fl_app.privacy import ClientNoise, NoiseShares
 from fl_app.privacy.canaries import canary_direction
 from fl_app.seeding import SERVER, generator_for
 from fl_app.sketches import Sketch, flatten, unflatten
@@ -15,14 +15,14 @@ from fl_app.types import Update
 class Canaries:
     """The canaries of a run. They follow from its settings alone, so a resumed run has the same ones."""
 
-    def __init__(self, privacy: ClientLevel, seed: int) -> None:
+    def __init__(self, privacy: ClientNoise, seed: int) -> None:
         self._privacy = privacy
         self._seed = seed
 
     def draw(self, server_round: int) -> list[int]:
-        """Return those whose coin fell, by the same chance as a client's."""
+        """Return the participating canaries, by the same rule as clients."""
         coins = generator_for(self._seed, server_round, SERVER, "canaries")
-        return self._privacy.draw(range(self._privacy.canaries), coins)
+        return self._privacy.draw(range(self._privacy.canaries), coins, server_round)
 
     def upload(
         self,

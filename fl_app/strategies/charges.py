@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 
-from fl_app.privacy import ClientAccount, ClientLevel, Ledger, NoiseShares, Release
+from fl_app.privacy import (
+    ClientAccount,
+    ClientLevel,
+    ClientNoise,
+    Ledger,
+    NoiseShares,
+    Release,
+    TakeTurns,
+    TurnAccount,
+)
 from fl_app.secagg import smallest_threshold
 from fl_app.storage.tree_file import Tree
 
@@ -21,12 +30,12 @@ class Charges:
 
     @property
     def epsilon(self) -> float | None:
-        """The cost to the client that lost most; None if nobody released anything."""
+        """Largest cost of any client; None before the first release."""
         return self._ledger.epsilon()
 
     @property
     def clients(self) -> Collection[int]:
-        """Those who released anything."""
+        """Clients with releases."""
         return self._ledger.spent.keys()
 
     def spent_by(self, client: int) -> Mapping[tuple[float, float], int]:
@@ -44,9 +53,9 @@ class Charges:
             self._owed[client] = self._owed.get(client, 0) + 1
 
     def charge(self, asked: Iterable[int], told: Mapping[int, Release | None]) -> dict[int, str]:
-        """Charge a round to all who were asked: a client that failed may have released its update too.
+        """Charge a round to all clients that were asked: one that failed may have released its update, too.
 
-        ``told`` are the releases of those who answered. Returns whose release is none, and why.
+        ``told`` are the releases of those who answered. Returns the clients without a valid release, and why.
         """
         refused: dict[int, str] = {}
         for client in asked:
@@ -65,7 +74,7 @@ class Charges:
         return refused
 
     def history(self) -> dict[str, Tree]:
-        """Return the books as plain values."""
+        """Return the ledger as plain values."""
         return {
             "ledger": asdict(self._ledger),
             "releases": {client: asdict(release) for client, release in self._releases.items()},
@@ -88,7 +97,7 @@ class CohortCharges:
 
     def shares(self, cohort: int) -> NoiseShares:
         """Return the noise of a cohort."""
-        cohort = max(cohort, 1)  # the whole noise of nobody is the server's
+        cohort = max(cohort, 1)  # without a cohort the server adds the whole noise
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
     def allows(self) -> bool:
@@ -96,7 +105,7 @@ class CohortCharges:
         return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
-        """Return the epsilon that there would be after one more round."""
+        """Return epsilon after one more round."""
         return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
@@ -109,7 +118,7 @@ class CohortCharges:
         )
 
     def charge_lost(self, clients: Collection[int]) -> None:
-        """Charge a round that was cut short, at the price of the least noise."""
+        """Charge an interrupted round, at the price of the least noise."""
         self.account.charge(
             rate=self.privacy.rate,
             multiplier=self.privacy.sigma,
@@ -118,10 +127,56 @@ class CohortCharges:
         )
 
     def history(self) -> dict[str, Tree]:
-        """Return the books as plain values."""
+        """Return the ledger as plain values."""
         return {"models": asdict(self.account.models), "server": self.account.server}
 
     def restore(self, history: Mapping[str, Tree]) -> None:
         """Go on from what `history` returned."""
         self.account.models = Ledger(**history["models"])
         self.account.server = history["server"]
+
+
+class TurnCharges:
+    """The cost of rounds in which clients take turns and the server adds the noise."""
+
+    def __init__(self, privacy: TakeTurns) -> None:
+        self.privacy = privacy
+        self.account: TurnAccount = privacy.account()
+
+    def shares(self, cohort: int) -> NoiseShares:
+        """Return the noise of a cohort: none."""
+        return self.privacy.shares(max(cohort, 1), None)
+
+    def allows(self) -> bool:
+        """Say whether one more round stays within the budget."""
+        return self.account.allows()
+
+    def after(self) -> float:
+        """Return the epsilon that there would be after one more round."""
+        return self.account.after()
+
+    def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
+        """Charge a round to the clients whose turn it was."""
+        self.account.charge(drawn)
+
+    def charge_lost(self, clients: Collection[int]) -> None:
+        """Charge a round that was cut short."""
+        self.account.charge_lost(clients)
+
+    def history(self) -> dict[str, Tree]:
+        """Return the books as plain values."""
+        return {"rounds": self.account.rounds, "lost": self.account.lost, "server": self.account.server}
+
+    def restore(self, history: Mapping[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self.account.rounds, self.account.lost = history["rounds"], history["lost"]
+        self.account.server = history["server"]
+
+
+def charges_of(privacy: ClientNoise) -> CohortCharges | TurnCharges:
+    """Open the books of a run."""
+    if isinstance(privacy, TakeTurns):
+        return TurnCharges(privacy)
+    if isinstance(privacy, ClientLevel):
+        return CohortCharges(privacy)
+    raise TypeError(f"charges_of: expected ClientLevel or TakeTurns, got {type(privacy).__name__}")

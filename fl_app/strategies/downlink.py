@@ -1,4 +1,4 @@
-"""How the model travels down: a packed change for who holds the previous version, else the whole."""
+"""Downlink of the model: a packed change for clients with the previous version, else the whole model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Downlink:
     """
 
     nothing = -1
-    """The base of who holds nothing: the whole model is sent."""
+    """Sentinel: client has no model; send it whole."""
 
     def __init__(self, mode: str) -> None:
         if mode not in MODES:
@@ -79,7 +79,7 @@ class Downlink:
         return (blob_size(self._packed[base]) + extra) / bound if bound else None
 
     def history(self) -> dict[str, Tree]:
-        """Return what was published and who holds it, as plain values."""
+        """Return the published versions and their holders, as plain values."""
         return {"version": self.version, "weights": self._weights, "held": self._held}
 
     def restore(self, history: dict[str, Tree]) -> None:
@@ -92,12 +92,12 @@ class Downlink:
         self._held[client] = self.version
 
     def forget(self, client: int) -> None:
-        """Note that ``client`` holds nothing that can be built on."""
+        """Note that ``client`` holds no usable version."""
         self._held.pop(client, None)
 
 
 class FixedDownlink(Downlink):
-    """The values at coordinates that never change; everything else is as in version 0, which all can make."""
+    """The values at fixed coordinates; everything else is as in version 0, which every client can make."""
 
     nothing = 0
 

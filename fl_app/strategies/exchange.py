@@ -1,4 +1,4 @@
-"""The exchange of a round: orders out, replies in, the model once more for clients that lack it.
+"""The exchange of a round: orders out, replies in, the whole model for clients that lack it.
 
 Every reply passes the `Gate` when it arrives, and every update `open_update` before it is added up: nothing
 else lets in what a client sent. All exchanges of a round share one deadline.
@@ -46,7 +46,7 @@ SECONDS = 3600.0
 _PATIENCE = {IDENTIFY: 0.1, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
 """Which share of the time that is left an exchange may take: others come after it."""
 _OVERHEAD = 1 << 16
-"""Bytes that a blob may have beyond twice what it stands for: masked numbers have twice the width."""
+"""Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""
 
 
 class Arrived(NamedTuple):
@@ -105,7 +105,7 @@ class Exchange:
         return self._grid.send_and_receive(messages, timeout=left)
 
     def collect(self, kind: str, replies: Iterable[Message], pack: Pack, *, counts: bool) -> Arrived:
-        """Return answers by client; who lacks the model gets it, and is waited for once more.
+        """Return answers by client; a client that lacks the model gets it, and a second chance to answer.
 
         ``counts``: whether they say by how many samples they count.
         """
@@ -145,7 +145,7 @@ class Exchange:
         return self.gate.admit(reply, server_round=self.record.round, client=client, counts=counts)
 
     def fail(self, client: int, reason: str) -> None:
-        """Name a client whose update does not count; what came first says why."""
+        """Name a client whose update does not count; the first reason is kept."""
         if client in {failure.client for failure in self.record.failures}:
             return
         failure = Failure(client=client, reason=foreign(reason))
@@ -154,7 +154,7 @@ class Exchange:
         self.downlink.forget(client)
 
     def note(self, text: str) -> None:
-        """Note something that a reader of the round must know; it may quote a client."""
+        """Add a note for readers of the round; it may quote a client."""
         text = foreign(text)
         logger.warning("round %d: %s", self.record.round, text)
         self.record.notes.append(text)
@@ -166,7 +166,7 @@ class Exchange:
         try:
             self.record.count_up(content_bytes(message.content))
         except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
-            raise MessageError("message: holds what no machine could send") from error
+            raise MessageError("message: holds values that cannot come over a network") from error
 
     def _sort(self, replies: Iterable[Message], counts: bool) -> tuple[Arrived, list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""

@@ -19,21 +19,26 @@ from flwr.serverapp.strategy import Result, Strategy
 from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
 from fl_app.models import ModelSpec
+from fl_app.privacy import ClientAccount, ClientNoise, TurnAccount
 from fl_app.results import Round
 from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
-from fl_app.strategies.aggregate import RunningSum, cast_like, largest_of, mean_of, undo
+from fl_app.strategies.aggregate import RunningSum, cast_like, undo
 from fl_app.strategies.begun import Begun
+from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import Charges
+from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.downlink import Downlink, raw_bytes
-from fl_app.strategies.exchange import Exchange, Pack, open_update
+from fl_app.strategies.exchange import Exchange, Pack
 from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
+from fl_app.strategies.gathering import gather_updates
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
-from fl_app.strategies.robust import Rule, take_median
+from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
+from fl_app.strategies.round_metrics import note_metrics
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
-from fl_app.wire import CodecError, decode, encode
+from fl_app.wire import decode, encode
 from fl_app.wire.bound import entropy_bound
 from fl_app.wire.messages import (
     TRAIN,
@@ -66,6 +71,10 @@ class FedSGD(Strategy):
 
     sends_changes: ClassVar[bool] = False
     """Whether an update is a change of the weights, not a gradient."""
+    privacy: ClientNoise | None = None
+    """Client-level differential privacy; None without it."""
+    canaries: Canaries | None = None
+    """Canaries that measure it; None without any."""
 
     def __init__(
         self,
@@ -104,7 +113,7 @@ class FedSGD(Strategy):
         self.weight_decay = weight_decay
         self.fraction = fraction
         self.reversible = optimiser is None and not momentum
-        """Whether `undo_step` is true: a step depends on nothing that a participant does not know."""
+        """Whether `undo_step` is valid: a step depends only on values that a participant knows."""
         self.optimiser = self.default_optimiser() if optimiser is None else optimiser
         self.records: list[Round] = []
         self.weights: Update = {}
@@ -112,13 +121,13 @@ class FedSGD(Strategy):
         self.within: Update | None = None
         """The only positions at which this round's updates may be non-zero; None: anywhere."""
         self.run_key = ""
-        """By which clients keep what they must not lose; "": none of them outlives the server."""
+        """Key under which clients store their memory; "": clients do not outlive the server."""
         self.done = 0
-        """The rounds of before the run was resumed: Flower counts from 1 again."""
+        """Rounds before the resume: Flower counts from 1 again."""
         self.on_begin: Callable[[Begun], None] | None = None
-        """Is told what is about to be asked of clients, before anything is."""
+        """Called with the coming requests to clients, before the first one."""
         self.on_sum: Callable[[int, Callable[[], Update], list[int]], None] | None = None
-        """Is shown what secure aggregation reveals in a round: the mean change, and whose."""
+        """Called with the sum that secure aggregation reveals: the round, the mean change, the clients."""
         if downlink == "auto":
             downlink = "change" if fraction == 1 else "full"
         roster = Roster(clients, wait=wait)
@@ -126,7 +135,7 @@ class FedSGD(Strategy):
         self.exchange = Exchange(roster, Downlink(downlink), gate, timeout=timeout)
         self.charges = Charges()
         self.aggregate = aggregate
-        """What takes the place of the weighted mean; None: nothing does."""
+        """Robust rule in place of the weighted mean; None: the mean."""
         self._model = model
         self._parameters = frozenset(parameters)
         self._exchange_buffers = exchange_buffers
@@ -140,7 +149,7 @@ class FedSGD(Strategy):
 
     @property
     def roster(self) -> Roster:
-        """The clients that are there."""
+        """The connected clients."""
         return self.exchange.roster
 
     @property
@@ -149,15 +158,24 @@ class FedSGD(Strategy):
         return self.exchange.downlink
 
     @property
+    def account(self) -> ClientAccount | TurnAccount | None:
+        """Account of client-level privacy; None without it."""
+        return None
+
+    @property
     def masked(self) -> bool:
         """Whether the server sees uploads under masks only."""
         return False
 
-    # The state that outlives a server that is killed. Draws need none, they go by seed and round.
+    def disclose(self) -> Disclosure | None:
+        """Return facts on the vectors that clients send, for the result of a run; None: they send none."""
+        return None
+
+    # State that outlives a killed server. Draws need none: they follow from seed and round.
 
     @property
     def repeats(self) -> bool:
-        """Whether a round that is trained once more gives the same bits."""
+        """Whether a repeated round gives the same bits."""
         return True
 
     def history(self) -> dict[str, Tree]:
@@ -185,26 +203,26 @@ class FedSGD(Strategy):
         self.downlink.restore(history["downlink"])
 
     def begin_again(self, begun: Begun) -> None:
-        """Charge what a round that was cut short may have revealed; it will be one attempt more."""
+        """Charge the possible release of an interrupted round; its repetition is a new attempt."""
         self._attempt = begun.attempt + 1
         self.charges.owe(begun.clients)
 
-    # The parts that a strategy of this family may change: who takes part, what happens before the orders,
-    # what is ordered, how uploads are read and combined, how the model moves.
+    # Steps that a strategy of this family may override: the draw of clients, the preparation, the orders,
+    # the reading and combination of uploads, the step of the model.
 
     def default_optimiser(self) -> ServerOptimiser:
-        """Return the optimiser of a strategy that was given none."""
+        """Return the optimiser to use if none is given."""
         return sgd(momentum=self.momentum, weight_decay=self.weight_decay)
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
-        """Return who of ``clients`` takes part, in their order."""
+        """Return the clients of ``clients`` that take part, in their order."""
         return sample(clients, self.fraction, seed=self._seed, round=server_round)
 
     def prepare(self, server_round: int, grid: Grid) -> None:
-        """Do what must be done before the orders go out; whom the round shall do without is left out."""
+        """Prepare the round before the orders go out; this may remove clients from the round."""
 
     def order(self, server_round: int, client: int, base: int) -> Order:
-        """Return what ``client`` is told to do."""
+        """Return the order for ``client``."""
         return Order(
             round=server_round,
             client=client,
@@ -218,68 +236,55 @@ class FedSGD(Strategy):
         )
 
     def locations_for(self, client: int) -> ConfigRecord | None:
-        """Return what a training order to ``client`` encloses about positions."""
+        """Return the positions that a training order to ``client`` carries."""
         return self._locations
 
     def plan(self) -> ConfigRecord | None:
-        """Return what all training orders of this round say beside the order."""
+        """Return the plan that all training orders of this round carry."""
         return None
 
     def deliver(self, client: int) -> bytes:
-        """Return what secure aggregation has for ``client``."""
+        """Return the message of secure aggregation for ``client``."""
         return b""
 
     def read(self, blob: bytes) -> Update:
-        """Return what a client uploaded."""
+        """Decode a client's upload."""
         return decode(blob, self.weights, within=self.within)
 
     def see(self, blob: bytes, client: int, weights: Update, within: Update | None) -> Update:
-        """Return what an upload says of ``weights``, which is what an attacker works on.
+        """Decode an upload into an update of ``weights``, as an attacker sees it.
 
-        They are the round's, or those of a manipulated model; ``within`` are the positions
-        that the order named.
+        The weights are the round's, or those of a manipulated model; ``within`` are the positions
+        from the order.
         """
         return decode(blob, weights, within=within)
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether an update counts by samples, else each like every other."""
+        """Whether updates are weighted by samples; otherwise all count the same."""
         return True
 
     def weigh(self, good: Mapping[int, Reply]) -> dict[int, float]:
-        """Return how much each update counts."""
+        """Return the weight of each update."""
         if not self.weighs_by_samples:
             return dict.fromkeys(good, 1.0)
         return self.exchange.gate.weights({client: float(r.answer.samples) for client, r in good.items()})
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
-        """Add up the updates and the buffers that can be read, and say whose they are."""
-        total, buffers, clients = RunningSum(), RunningSum(), list[int]()
-        kept: list[tuple[Update, Update, float]] = []
-        wanted, weights = self.buffers if self._exchange_buffers else {}, self.weigh(good)
-        for client in sorted(good):
-            reply = good[client]
-            try:
-                update, beside = open_update(reply, self.read, wanted)
-            except CodecError as error:
-                self.exchange.fail(client, str(error))
-                continue
-            if not clients:
-                self._sample = update, len(reply.update)
-            clients.append(client)
-            if self.aggregate is not None:
-                kept.append((update, beside, weights[client]))
-                continue
-            total.add(update, weights[client])
-            buffers.add(beside, weights[client])
-        if self.aggregate is not None and kept:
-            updates, besides, shares = (list(part) for part in zip(*kept, strict=True))
-            total.add(self.aggregate(updates, shares), sum(shares))
-            buffers.add(take_median(besides), sum(shares))
-        return total, buffers, clients
+        """Return the sums of the readable updates and buffers, and their clients."""
+        gathered = gather_updates(
+            good,
+            self.weigh(good),
+            read=self.read,
+            wanted=self.buffers if self._exchange_buffers else {},
+            rule=self.aggregate,
+            refuse=self.exchange.fail,
+        )
+        self._sample = gathered.sample
+        return gathered.total, gathered.buffers, gathered.clients
 
     def settle(self, clients: list[int]) -> bool:
-        """Account for the sum over ``clients``, and say whether it may be used: not if it is of nobody."""
+        """Account for the sum over ``clients``, and say whether it may be used; an empty sum may not."""
         return bool(clients)
 
     def average(self, total: RunningSum) -> Update:
@@ -287,7 +292,7 @@ class FedSGD(Strategy):
         return total.over(total.weight)
 
     def accelerate(self, mean: Update) -> Update:
-        """Return the mean as the optimiser is to see it."""
+        """Return the mean as the optimiser's input."""
         return mean
 
     def step(self, mean: Update, server_round: int) -> Update:
@@ -295,9 +300,9 @@ class FedSGD(Strategy):
         return self._move(self.accelerate(mean), server_round)
 
     def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
-        """Return the mean update behind a `step` from one model to the next, for who got both.
+        """Return the mean update behind a `step` between two known models, and its rounding error by entry.
 
-        And for each entry how far rounding may be off. It is true only if the strategy is `reversible`.
+        Valid only if the strategy is `reversible`.
         """
         direction, rounding = undo(before, after, self.lr(server_round))
         decay = self.weight_decay
@@ -338,7 +343,7 @@ class FedSGD(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the good updates and move the model; name the clients whose update was none."""
+        """Average the good updates and move the model; name the clients without a usable update."""
         server_round += self.done
         record = self.records[-1]
         self._sample = None
@@ -363,12 +368,13 @@ class FedSGD(Strategy):
             return hold(self.weights | self.buffers), None
         for client in clients:
             self._counted[client] = server_round
-        self._note_metrics({client: good[client] for client in clients})
+        counted = {client: good[client] for client in clients}
+        note_metrics(record, counted, self.weigh(counted))
         metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
         return hold(self.weights | self.buffers), metrics
 
     def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
-        """Move the model by the sum of a round; False, and nothing has moved, if it must not be adopted."""
+        """Move the model by the sum of a round; return False, nothing moved, if the result is unusable."""
         before = self._optimiser_state
         try:
             weights = self.step(self.average(total), server_round)
@@ -413,7 +419,7 @@ class FedSGD(Strategy):
             record.uplink_to_bound = size / (entropy_bound(update, within=self.within) or math.nan)
             record.downlink_to_bound = self.downlink.to_bound(self.within, extra)
 
-    # The moves between the two.
+    # Steps between the two.
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         tensors = release(arrays)
@@ -421,7 +427,7 @@ class FedSGD(Strategy):
         self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
 
     def _seeded(self, purpose: str, server_round: int) -> AbstractContextManager[None]:
-        """Make torch's own generator that of the seed and the round: what it draws needs no history."""
+        """Seed torch's global generator by seed and round, so that its draws need no history."""
         device = next(iter(self.weights.values())).device
         return seeded(seed_for(self._seed, server_round, SERVER, purpose), device)
 
@@ -431,7 +437,7 @@ class FedSGD(Strategy):
             self.on_begin(Begun(self.records[-1].round, self._attempt, asked, unmasking))
 
     def _pack(self, kind: str, query: LocationQuery | None = None) -> Pack:
-        """Return how to pack this round's order of a kind for a client, given the version it builds on."""
+        """Return the function that packs this round's order for a client and the version it builds on."""
         server_round = self.records[-1].round
         run = RunName(self.run_key, self._attempt) if self.run_key else None
 
@@ -455,14 +461,14 @@ class FedSGD(Strategy):
         return pack
 
     def _collect(self, kind: str, replies: Iterable[Message], pack: Pack) -> dict[int, Reply]:
-        """Return the answers that count; what the others released is charged all the same."""
+        """Return the answers that count; releases of the others are charged, too."""
         good, left_out = self.exchange.collect(kind, replies, pack, counts=self.weighs_by_samples)
         for client, reply in left_out.items():
             self.charges.remember(client, reply.release)
         return good
 
     def _charge(self, good: dict[int, Reply]) -> None:
-        """Charge the round to its clients; whose release is none is left out."""
+        """Charge the round to its clients; leave out those without a valid release."""
         told = {client: reply.release for client, reply in good.items()}
         for client, reason in self.charges.charge(self.exchange.sampled, told).items():
             self.exchange.fail(client, reason)
@@ -478,13 +484,3 @@ class FedSGD(Strategy):
             gradient, self._optimiser_state, self.weights, Moment(server_round, self.lr(server_round))
         )
         return moved
-
-    def _note_metrics(self, counted: Mapping[int, Reply]) -> None:
-        def told(name: str) -> list[float | None]:
-            return [reply.metrics.get(name) for reply in counted.values()]
-
-        record = self.records[-1]
-        record.train_loss = mean_of(told("loss"), list(self.weigh(counted).values()))
-        record.residual_norm = mean_of(told("residual_norm"), [1.0] * len(counted))
-        record.gradient_norm = largest_of(told("gradient_norm"))
-        record.pruned_share = largest_of(told("pruned_share"))

@@ -14,6 +14,7 @@ class FLBasic(FLStd):
     The order has the seed, so it costs no upload to say which they are. The whole model goes down.
     """
 
+    keeps_sketch = False
     bound_sketches = 100
 
     def __init__(self, *args: Any, share: float, **kwargs: Any) -> None:

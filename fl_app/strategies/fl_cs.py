@@ -20,11 +20,13 @@ class FLCS(FLStd):
     the sparse change only once a round. The whole model goes down.
     """
 
+    keeps_sketch = False
+
     def __init__(self, *args: Any, share: float, **kwargs: Any) -> None:
         super().__init__(*args, scheme=measurements(share), **kwargs)
 
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after the change that was found, and say what finding it took."""
+        """Return the weights after the reconstructed change, and log the time that it took."""
         start = time.process_time()
         weights = super().step(mean, server_round)
         logger.info(

@@ -11,7 +11,8 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientAccount, ClientLevel, NoiseGrid
+from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, TakeTurns, TurnAccount
+from fl_app.results import Exchange, Privacy, SecureSum
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -20,7 +21,8 @@ from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
-from fl_app.strategies.charges import CohortCharges
+from fl_app.strategies.charges import charges_of
+from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
@@ -41,7 +43,7 @@ ROUNDING = 1.001
 
 
 class BudgetSpent(Exception):
-    """One more round would cost more privacy than there is; nothing of it has begun."""
+    """The next round would exceed the privacy budget; it has not begun."""
 
 
 class FLStd(FedAvg):
@@ -56,17 +58,19 @@ class FLStd(FedAvg):
     passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries", "_grid"})
 
     coordinates: Tensor | None = None
-    """Those that were agreed on once for all rounds, if any."""
+    """Coordinates agreed on once for all rounds, if any."""
     voted_in: int | None = None
-    """The round in which they were; None: the server chose."""
+    """Round of the vote on them; None: the server chose."""
+    keeps_sketch = True
+    """Whether clients send the same coordinates in every round."""
     bound_sketches = 1
-    """Over how many rounds' sketches the clipping bound is taken."""
+    """Number of rounds over whose sketches the clipping bound is taken."""
 
     def __init__(
         self,
         *args: Any,
         public: PublicRound,
-        privacy: ClientLevel | None = None,
+        privacy: ClientNoise | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
         settings: str = "",
@@ -81,27 +85,34 @@ class FLStd(FedAvg):
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
+        if isinstance(privacy, TakeTurns) and not self.keeps_sketch:
+            raise ValueError(
+                f"{type(self).__name__}: noise that is correlated over rounds (dp=ftrl) needs the same "
+                "coordinates in every round: take defense=fl_std, or fl_top with defense.chosen_by=public"
+            )
+        self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
+        """The noise of all rounds, if it is correlated."""
         self._settings = settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(public.model).values())
-        self.cohort_charges = None if privacy is None else CohortCharges(privacy)
+        self.cohort_charges = None if privacy is None else charges_of(privacy)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
         self.start_hash = ""
-        """Of the version 0 that clients make by themselves; "" if they need not."""
+        """Hash of version 0, which clients make by themselves; "" if they need not."""
         self.coordinates_hash = ""
-        """Of the coordinates that were agreed on; "" if there are none."""
+        """Hash of the agreed coordinates; "" without any."""
         self._drawn: list[int] = []
         self._cohort = 0
-        """How many share the noise, canaries too."""
+        """Number of participants that share the noise, canaries included."""
         self._deliveries: dict[int, bytes] = {}
         self._grid: NoiseGrid | None = None
-        """Of the noise of a secure round."""
+        """Grid of the noise of a secure round."""
 
     @property
-    def account(self) -> ClientAccount | None:
-        """The books of client-level privacy."""
+    def account(self) -> ClientAccount | TurnAccount | None:
+        """Account of client-level privacy."""
         return None if self.cohort_charges is None else self.cohort_charges.account
 
     @property
@@ -109,18 +120,48 @@ class FLStd(FedAvg):
         """Whether the server sees uploads under masks only."""
         return self.aggregation is not None
 
-    # The state that outlives a server that is killed.
+    def disclose(self) -> Disclosure | None:
+        """Return the facts on the vectors, on secure aggregation and on client-level privacy."""
+        exchange = Exchange(scheme=type(self).__name__, values=self.sketch.size, of=self.total_entries)
+        if self.coordinates is not None:
+            exchange.hash, exchange.voted_in = self.coordinates_hash, self.voted_in
+        secure, privacy = self.aggregation, self.privacy
+        return Disclosure(
+            exchange,
+            self.coordinates,
+            None
+            if secure is None
+            else SecureSum(
+                against="honest-but-curious server" if secure.pinned is None else "active server",
+                min_clients=secure.min_clients,
+            ),
+            None
+            if privacy is None
+            else Privacy(
+                noise_multiplier=privacy.sigma,
+                clip=self.clip,
+                replayable=privacy.replayable,
+                mechanism=privacy.mechanism,
+                adjacency=privacy.adjacency,
+                accountant=privacy.accounted_by,
+                separation=privacy.separation,
+                honest=privacy.assumed_honest,
+            ),
+        )
+
+    # State that outlives a killed server.
 
     @property
     def repeats(self) -> bool:
-        """Whether a round that is trained once more gives the same bits: not with new keys or new noise."""
+        """Whether a repeated round gives the same bits: not with new keys or new noise."""
         return self.aggregation is None and (self.privacy is None or self.privacy.replayable)
 
     def history(self) -> dict[str, Tree]:
-        """Return what the rounds so far have left, as plain values."""
+        """Return the state after the rounds so far, as plain values."""
         return super().history() | {
             "cohort_charges": None if self.cohort_charges is None else self.cohort_charges.history(),
             "secure_run": None if self.aggregation is None else self.aggregation.run,
+            "noise": None if self.noise_stream is None else self.noise_stream.past,
             "hashes": [self.start_hash, self.coordinates_hash],
         }
 
@@ -134,35 +175,38 @@ class FLStd(FedAvg):
         super().restore(history)
         if self.cohort_charges is not None:
             self.cohort_charges.restore(history["cohort_charges"])
+        if self.noise_stream is not None:
+            self.noise_stream.past = [noise.cpu() for noise in history["noise"]]
         if self.aggregation is not None:
             self.aggregation.run = history["secure_run"]
 
     def begin_again(self, begun: Begun) -> None:
-        """Charge a round that was cut short, unless all that was there then is still under masks."""
+        """Charge an interrupted round, unless all its uploads are still under masks."""
         self._attempt = begun.attempt + 1
         if self.cohort_charges is not None and begun.clients and (begun.unmasking or not self.masked):
             self.cohort_charges.charge_lost(begun.clients)
 
-    # What a scheme of the family may change.
+    # Steps that a scheme of the family may override.
 
     def sketch_of(self, server_round: int) -> Sketch:
-        """Return what clients send in a round."""
+        """Return the sketch that clients send in a round."""
         return self._scheme(self.total_entries, round_seed(self._seed, server_round), None)
 
-    def bound(self, privacy: ClientLevel) -> float:
-        """Return the largest L2 norm of a vector: as configured, or as public samples have it."""
+    def bound(self, privacy: ClientNoise) -> float:
+        """Return the largest L2 norm of a vector: as configured, or measured on public samples."""
         sketches = (self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
-        # a whole number, as a config may have it, is none that a plan could hold
+        # a config may have a whole number, which a plan cannot hold
         return float(privacy.clip or self.public.bound(sketches))
 
     # The round.
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
-        """Return who takes part: by coins of their own, or a set number. Nobody if the budget is spent."""
-        if self.privacy is None or self.privacy.sampling == "fixed":
+        """Return the participants, by the mechanism's own rule; a spent budget is a `BudgetSpent`."""
+        if self.privacy is None or self.privacy.fixed_size:
             drawn = super().draw(clients, server_round)
         else:
-            drawn = self.privacy.draw(clients, generator_for(self._seed, server_round, SERVER, "cohort"))
+            coins = generator_for(self._seed, server_round, SERVER, "cohort")
+            drawn = self.privacy.draw(clients, coins, server_round)
         charges = self.cohort_charges
         if charges is not None and not charges.allows():
             raise BudgetSpent(
@@ -172,7 +216,7 @@ class FLStd(FedAvg):
         return drawn
 
     def prepare(self, server_round: int, grid: Grid) -> None:
-        """Leave a secure round out if too few were drawn; that is charged, since it can be seen."""
+        """Skip a secure round if too few clients were drawn; that is charged, since it is visible."""
         self.sketch = self.sketch_of(server_round)
         self._drawn = list(self.exchange.sampled)
         if self._leaves_out(len(self._drawn)):
@@ -189,11 +233,11 @@ class FLStd(FedAvg):
         return privacy is not None and privacy.thresholds and drawn < privacy.min_clients
 
     def deliver(self, client: int) -> bytes:
-        """Return what secure aggregation has for ``client``."""
+        """Return the message of secure aggregation for ``client``."""
         return self._deliveries.get(client, b"")
 
     def plan(self) -> ConfigRecord | None:
-        """Return what all orders say of the vector."""
+        """Return the plan of the vector for all orders."""
         return pack_plan(
             Plan(
                 start=self.start_hash,
@@ -205,7 +249,7 @@ class FLStd(FedAvg):
         )
 
     def read(self, blob: bytes) -> Update:
-        """Return the vector that a client uploaded; one that it cannot have clipped is a CodecError."""
+        """Return the vector that a client uploaded; a norm above the bound is a CodecError."""
         vector = self._vector(blob, self.sketch)
         values = vector[VALUES].double()
         noise = 0.0
@@ -225,7 +269,7 @@ class FLStd(FedAvg):
         return decode(blob, {VALUES: like})
 
     def see(self, blob: bytes, client: int, weights: Update, within: Update | None) -> Update:
-        """Return the update that a vector stands for, or seems to stand for under its masks."""
+        """Return the update of a vector; under masks, its apparent update."""
         total = sum(tensor.numel() for tensor in weights.values())
         sketch = self.sketch
         if total != self.total_entries:
@@ -242,7 +286,7 @@ class FLStd(FedAvg):
         return sketch.restore(values, weights)
 
     def gather(self, good: dict[int, Reply]) -> tuple[RunningSum, RunningSum, list[int]]:
-        """Return the sum of the vectors, and whose they are."""
+        """Return the sum of the vectors, and their clients."""
         if self.aggregation is None:
             total, buffers, clients = super().gather(good)
             self._complete_noise(total, len(clients) + self._add_canaries(total))
@@ -251,9 +295,6 @@ class FLStd(FedAvg):
         if not self.exchange.sampled:
             return total, RunningSum(), []
         self._announce(unmasking=True)
-        self.aggregation.hear(
-            {f.client: f.reason for f in self.records[-1].failures if f.client is not None and f.reason}
-        )
         try:
             summed = self.aggregation.finish(
                 self._ask, {client: good[client].update for client in sorted(good)}
@@ -274,11 +315,11 @@ class FLStd(FedAvg):
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether an update counts by samples: how many a client has is its own affair."""
+        """Whether updates are weighted by samples: no, since a client's number of samples is private."""
         return False
 
     def settle(self, clients: list[int]) -> bool:
-        """Charge the round; a released sum has its whole noise, so that it may be one of nobody."""
+        """Charge the round; a released sum has its whole noise, so that it may be empty."""
         if self.cohort_charges is None:
             return super().settle(clients)
         self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
@@ -290,7 +331,7 @@ class FLStd(FedAvg):
         return [] if self.canaries is None else self.canaries.draw(self.records[-1].round)
 
     def _add_canaries(self, total: RunningSum) -> int:
-        """Add the vectors of this round's canaries to a sum, and return how many there are."""
+        """Add the vectors of this round's canaries to a sum, and return their number."""
         drawn = self._drawn_canaries()
         if self.canaries is None or self.cohort_charges is None:
             return 0
@@ -308,17 +349,26 @@ class FLStd(FedAvg):
         return len(drawn)
 
     def _complete_noise(self, total: RunningSum, counted: int) -> None:
-        """Add the noise of those whose vector is not in a sum, which may be the sum of nobody."""
-        privacy, charges = self.privacy, self.cohort_charges
-        if privacy is None or charges is None or counted == self._cohort > 0:
+        """Add the noise that no client added to a sum, which may be empty."""
+        noise = self._server_noise(counted)
+        if noise is None:
             return
-        deviation = self.clip * charges.shares(self._cohort).missing(counted)
-        noise = privacy.missing(self.sketch.size, deviation=deviation, generator=self._noise_generator())
         like = next(iter(self.weights.values()))
         if counted:
             total.value[VALUES] += noise.to(total.value[VALUES])
         else:
             total.value = {VALUES: noise.to("cpu", like.dtype)}
+
+    def _server_noise(self, counted: int) -> Tensor | None:
+        """Return the noise of those whose vector is not in a sum, or all of it if clients add none."""
+        privacy, charges, stream = self.privacy, self.cohort_charges, self.noise_stream
+        if privacy is None or charges is None or (stream is None and counted == self._cohort > 0):
+            return None
+        multiplier = charges.shares(self._cohort).missing(counted) if stream is None else privacy.sigma
+        noise = privacy.missing(
+            self.sketch.size, deviation=self.clip * multiplier, generator=self._noise_generator()
+        )
+        return noise if stream is None else stream.advance(noise)
 
     def _missing_noise(self, counted: int) -> Tensor | float:
         """Return the noise of the participants of a secure round whose vector is not in the sum."""
@@ -341,7 +391,7 @@ class FLStd(FedAvg):
         return super().step(change, server_round)
 
     def _agree(self, aggregation: SecureAggregation, server_round: int) -> None:
-        """Go through the exchanges before training; without enough clients nobody is ordered to train."""
+        """Run the exchanges before training; with too few clients, none is ordered to train."""
 
         charges = self.cohort_charges
 
@@ -373,7 +423,7 @@ class FLStd(FedAvg):
         }
 
     def _job(self, server_round: int) -> Job:
-        """Return what all clients of a round must have been told alike."""
+        """Return the job on which all clients of a round must agree."""
         return Job(
             model=self._model.hash,
             weights=hash_tensors(self.weights.values()),
@@ -386,7 +436,7 @@ class FLStd(FedAvg):
         )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
-        """Say whose messages were refused; whose vector came before that is counted all the same."""
+        """Name the clients whose messages were refused; vectors that came before count."""
         for client, reason in aggregation.refused.items():
             if client in counted:
                 self.exchange.note(reason)
@@ -394,7 +444,7 @@ class FLStd(FedAvg):
                 self.exchange.fail(client, reason)
 
     def _ask(self, kind: str, blobs: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send messages of secure aggregation and return the answers; who gives none is named."""
+        """Send messages of secure aggregation and return the answers; name the silent clients."""
         answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fl_app.privacy import ClientLevel
+from fl_app.privacy import ClientNoise
 from fl_app.sketches import (
     Chosen,
     Sketch,
@@ -64,7 +64,8 @@ class FLTop(FLStd):
         """T; None until it was voted on."""
         self.voted_in: int | None = None
         """The round in which it was; None: the server chose."""
-        if chosen_by != "vote":
+        self.keeps_sketch = chosen_by != "vote"
+        if self.keeps_sketch:
             self.coordinates = top_coordinates(public.scores(public_steps, public_lr), share).cpu()
         super().__init__(*args, public=public, **kwargs)
         self._start = {name: p.detach().clone() for name, p in parameters(public.model).items()}
@@ -107,7 +108,7 @@ class FLTop(FLStd):
             return Votes(self.total_entries, coordinate_count(self._share, self.total_entries))
         return Chosen(self.coordinates)
 
-    def bound(self, privacy: ClientLevel) -> float:
+    def bound(self, privacy: ClientNoise) -> float:
         """Return the largest norm of a vector, which is 1 for votes."""
         return 1.0 if self.coordinates is None else super().bound(privacy)
 
@@ -123,7 +124,7 @@ class FLTop(FLStd):
             raise CodecError(f"votes are for {count} coordinates, got {int((values != 0).sum())}")
 
     def locations_for(self, client: int) -> ConfigRecord | None:
-        """Return the coordinates for who does not know them yet."""
+        """Return the coordinates for a client that does not know them yet."""
         known = isinstance(self.downlink, FixedDownlink) and self.downlink.knows(client)
         return None if known else self._coordinates_record
 

@@ -26,12 +26,12 @@ MOST_RELEASED_STEPS = 10_000
 LARGEST = 1e10
 """The largest entry of an update or buffer: no sum of them leaves float32."""
 LARGEST_METRIC = 1e12
-"""Of what clients report of themselves: its square is still a number."""
+"""Largest metric that a client may report: its square is still finite."""
 SHARES = ("pruned_share",)
 NORMS = ("residual_norm", "gradient_norm")
 METRICS = ("loss", *NORMS, *SHARES)
 OVER_MEDIAN = 10.0
-"""How many times the round's median a claim of samples counts that the server cannot check."""
+"""Multiple of the round's median at which unverified sample counts are capped."""
 
 ExpectedRelease = Callable[[float, int], Release]
 """The release of a round of so many steps at such a sampling rate, by the server's own settings."""
@@ -49,7 +49,7 @@ class Gate:
     release: ExpectedRelease | None = None
     """None: nothing is released under differential privacy, and no reply may say otherwise."""
     dealt: Mapping[int, int] = field(default_factory=dict)
-    """How many samples each client was dealt."""
+    """Number of samples dealt to each client."""
     own_data: Set[int] = frozenset()
     """The clients that bring samples of their own instead."""
     withheld: Callable[[int, int], bool] = lambda server_round, client: False

@@ -1,4 +1,4 @@
-"""What several clients' locations come to, without Flower."""
+"""Vote of several clients on locations, without Flower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part: clients by their partition id, never by Flower's random node id."""
+"""Roster of clients by their partition id, never by Flower's random node id."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Roster:
         self._node_of: dict[int, int] = {}
         self._turned_away: set[int] = set()
         self._missed: dict[int, int] = {}
-        """How often a node was asked in vain; it is asked again after twice as many rounds each time."""
+        """Number of unanswered requests to a node; the rounds until the next one double each time."""
         self._rounds = 0
         self.own_data: set[int] = set()
         """The clients that train on samples of their own."""

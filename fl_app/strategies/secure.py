@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,7 +19,9 @@ from fl_app.secagg import (
     Terms,
     check_quorum,
     fit_fixed_point,
+    fit_neighbourhood,
     load_pinned,
+    most_colluding,
     smallest_threshold,
 )
 from fl_app.secagg.messages import Masked
@@ -32,9 +33,6 @@ Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
 """Sends each client its message of a kind, and returns the answers that came."""
 Range = Callable[[int], tuple[float, float]]
 """Gives the range that one client of a cohort of a size needs, and the step."""
-
-
-_NAMED_OWNER = re.compile(r"the envelope of client (\d{1,9}) was altered")
 
 
 class SecureAggregation:
@@ -66,7 +64,8 @@ class SecureAggregation:
         """Tells this run's terms from others'."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
-        self._named: dict[int, set[int]] = {}
+        self._complaints: dict[int, set[int]] = {}
+        """By client: with whom it had an envelope that did not open, as its owner or its holder."""
         self.excluded: set[int] = set()
         """Clients that spoiled a round beyond doubt: the rest of the run goes on without them."""
 
@@ -77,7 +76,7 @@ class SecureAggregation:
 
     @property
     def refused(self) -> dict[int, str]:
-        """Whose messages were refused in this round, in any attempt, and why."""
+        """Clients whose messages were refused in this round, in any attempt, and why."""
         return self._refused_before | ({} if self._round is None else self._round.refused)
 
     def begin(
@@ -122,17 +121,20 @@ class SecureAggregation:
             return secure.collect_unmasking(ask(UNMASK, messages))
         finally:
             self.excluded |= secure.proven
+            self._hear(secure)
 
-    def hear(self, complaints: Mapping[int, str]) -> None:
-        """Exclude clients that several others name as the owner of an envelope that does not open.
+    def _hear(self, secure: SecureRound) -> None:
+        """Exclude who has had more envelopes that did not open than there may be liars.
 
-        One complaint proves nothing: who of the two lies cannot be told.
+        One of holder and owner lies, and nobody can tell which. A client that has trouble with more others
+        than may be liars has trouble with an honest one, so it lies itself.
         """
-        for holder, said in complaints.items():
-            named = _NAMED_OWNER.search(said)
-            if named and int(named[1]) != holder:
-                self._named.setdefault(int(named[1]), set()).add(holder)
-        self.excluded |= {owner for owner, holders in self._named.items() if len(holders) > 1}
+        for holder, owner in secure.complaints:
+            self._complaints.setdefault(holder, set()).add(owner)
+            self._complaints.setdefault(owner, set()).add(holder)
+        terms = secure.terms
+        liars = max(1, most_colluding(len(terms.participants), terms.neighbourhood))
+        self.excluded |= {client for client, others in self._complaints.items() if len(others) > liars}
 
     def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
         """Return what the server sees of one client's vector, as numbers."""
@@ -172,4 +174,5 @@ class SecureAggregation:
             size=size,
             fixed_point=fit_fixed_point(bound=bound, step=step, clients=count),
             signed=self.pinned is not None,
+            neighbourhood=fit_neighbourhood(count),
         )

@@ -1,6 +1,6 @@
 """``python -m fl_app.text.learn [--size N] < TEXT > VOCABULARY``: learn pieces from lines of English.
 
-Letters that stand side by side most often are joined, again and again. The project's ``english.json`` was
+The most frequent pair of neighbours is joined, again and again. The project's ``english.json`` was
 learnt from 401 transcripts of LibriSpeech, which are sentences of books in the public domain.
 """
 

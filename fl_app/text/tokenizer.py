@@ -13,7 +13,7 @@ from fl_app.text.words import split_words
 
 GOES_ON = "##"
 PAD, UNKNOWN, CLS, SEP, MASK = SIGNS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Tokens that stand for no text; no text is ever cut into them, for brackets are words of their own."""
+"""Tokens without text; no text is ever cut into them, since brackets are words of their own."""
 LONGEST = 100
 """Letters of a word; a longer one is unknown."""
 
@@ -74,7 +74,7 @@ class WordPiece:
         return [self.sign(UNKNOWN)] if None in found else [token for token in found if token is not None]
 
     def _longest(self, word: str) -> Iterator[int | None]:
-        """Go through the pieces of a word from its beginning; None ends it where there is none."""
+        """Yield the pieces of a word from its beginning; None where no piece fits."""
         start = 0
         while start < len(word):
             before = GOES_ON if start else ""

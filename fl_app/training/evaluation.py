@@ -24,9 +24,9 @@ class Evaluation:
     loss: float
     """The mean over the labels."""
     balanced_accuracy: float | None
-    """Of a model of classes."""
+    """Mean recall over the classes; None for other models."""
     auroc: float | None
-    """Of a model of two classes, where both occur; a diverged one has none."""
+    """Area under the ROC curve of two classes, if both occur; None for a diverged model."""
     wer: float | None = None
     """The word error rate of a model of speech, which is told nothing."""
 

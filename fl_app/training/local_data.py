@@ -43,7 +43,7 @@ class LocalData:
     client: int
     predict: Predict = classify
     ask: Ask | None = None
-    """For samples whose labels are drawn with each batch; None: they have their own."""
+    """Draws the labels of each batch; None: samples have their own."""
 
     def __len__(self) -> int:
         return len(self.samples)

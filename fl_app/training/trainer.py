@@ -20,7 +20,7 @@ class Job:
     round: int
     lr: float
     generator: torch.Generator
-    """For whatever the rules draw."""
+    """Random generator of the rules."""
     rules: Rules = field(default_factory=Rules)
     batch_size: int | None = None
     """Overrides the trainer's own, for an audited round."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_app.sketches.selection import ceil_count, exact, floor_count, keep_only, largest, output_bias
 from fl_app.transforms.transform import Transform, stateless
-from fl_app.types import RoundContext, Update
+from fl_app.types import RoundContext, Trace, Update
 
 
 def prune_aligned(k: float, k1: float, min_size: int = 4) -> Transform:
@@ -44,4 +44,4 @@ def prune_aligned(k: float, k1: float, min_size: int = 4) -> Transform:
             for name, tensor in update.items()
         }
 
-    return stateless(rewrite, located=float(2 * exact(k)))
+    return stateless(rewrite, located=float(2 * exact(k)), traces=(Trace(withheld="extreme"),))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fl_app.sketches.selection import between, ceil_count, exact, floor_count, keep_only, output_bias
 from fl_app.transforms.transform import Transform, stateless
-from fl_app.types import RoundContext, Update
+from fl_app.types import RoundContext, Trace, Update
 
 
 def prune_dual(k1: float, k2: float, min_size: int = 4) -> Transform:
@@ -33,4 +33,4 @@ def prune_dual(k1: float, k2: float, min_size: int = 4) -> Transform:
         secret = output_bias(update) if k1 > 0 else None
         return {name: prune(name, tensor, secret) for name, tensor in update.items()}
 
-    return stateless(rewrite)
+    return stateless(rewrite, traces=(Trace(withheld="extreme"),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -23,6 +24,8 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
     A private release is refused: its residual is what the clipping and the noise
     keep secret, and carrying it over would send exactly that.
     """
+    if not isinstance(enabled, bool):
+        raise ValueError(f"error_feedback: must be true or false, got {enabled!r}")
     if not enabled:
         return inner
     if inner.released:
@@ -42,7 +45,8 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
         delta, inner_state = inner.apply(p, inner_state, ctx)
         return delta, {"e": {name: p[name] - delta[name] for name in p}, "inner": inner_state}
 
-    return Transform(init, apply, located=inner.located)
+    traces = tuple(replace(trace, feedback=True) for trace in inner.traces)
+    return Transform(init, apply, located=inner.located, traces=traces)
 
 
 def corrected(update: Update, state: State, ctx: RoundContext) -> Update:

@@ -14,13 +14,15 @@ from torch import Tensor
 from fl_app.privacy.draws import exponential, normal
 from fl_app.transforms.settings import check_strength
 from fl_app.transforms.transform import Transform, stateless
+from fl_app.types import Trace
 
 
 def add_gaussian(std: float) -> Transform:
     """Add independent normal noise with standard deviation ``std`` to every entry."""
     check_strength("add_gaussian", "std", std)
     return stateless(
-        lambda update, ctx: {n: with_gaussian(tensor, std, ctx.generator) for n, tensor in update.items()}
+        lambda update, ctx: {n: with_gaussian(tensor, std, ctx.generator) for n, tensor in update.items()},
+        traces=(Trace(noise=std),),
     )
 
 
@@ -32,7 +34,8 @@ def add_laplace(std: float) -> Transform:
     """
     check_strength("add_laplace", "std", std)
     return stateless(
-        lambda update, ctx: {n: _with_laplace(tensor, std, ctx.generator) for n, tensor in update.items()}
+        lambda update, ctx: {n: _with_laplace(tensor, std, ctx.generator) for n, tensor in update.items()},
+        traces=(Trace(noise=std),),
     )
 
 

@@ -12,16 +12,16 @@ from fl_app.transforms.noise import with_gaussian
 from fl_app.transforms.settings import check_rate, check_share, check_strength
 from fl_app.transforms.smallest import without_smallest
 from fl_app.transforms.transform import Transform, stateless
-from fl_app.types import RoundContext, Update
+from fl_app.types import RoundContext, Trace, Update
 
 
 def perturb_outpost(
-    prune: float = 0.8, noise: float = 0.8, share: float = 0.4, beta: float = 0.125
+    prune: float = 0.8, noise: float = 0.8, noisy: float = 0.4, beta: float = 0.125
 ) -> Transform:
     """Perturb the update with a chance of ``1 / (1 + beta * t)``; else send it unchanged.
 
     A perturbed update loses the smallest ``prune`` of each layer, and then gets
-    ``N(0, (risk * noise)**2)`` on the ``share`` of coordinates with the largest
+    ``N(0, (risk * noise)**2)`` on the ``noisy`` share of coordinates with the largest
     empirical Fisher information, among them coordinates that were just pruned.
     The risk of a layer is ``min(1, Var(weights))``, the paper's measure of its leakage.
 
@@ -36,7 +36,7 @@ def perturb_outpost(
     """
     check_rate("perturb_outpost", "prune", prune)
     check_strength("perturb_outpost", "noise", noise)
-    check_share("perturb_outpost", "share", share)
+    check_share("perturb_outpost", "noisy", noisy)
     check_strength("perturb_outpost", "beta", beta)
 
     def rewrite(update: Update, ctx: RoundContext) -> Update:
@@ -44,15 +44,16 @@ def perturb_outpost(
         draw = float(torch.rand((), generator=ctx.generator, device=ctx.generator.device))
         if draw >= 1 / (1 + beta * (ctx.round - 1)):
             return dict(update)
-        telling = _most_informative(update, share)
+        telling = _most_informative(update, noisy)
         perturbed = {}
         for name, tensor in update.items():
             pruned = without_smallest(tensor, prune)
-            noisy = with_gaussian(pruned, _risk(weights[name]) * noise, ctx.generator)
-            perturbed[name] = torch.where(telling[name], noisy, pruned)
+            moved = with_gaussian(pruned, _risk(weights[name]) * noise, ctx.generator)
+            perturbed[name] = torch.where(telling[name], moved, pruned)
         return perturbed
 
-    return stateless(rewrite)
+    fades = Trace(zeros_sent=True, remark="a late round may come without noise (attack.rounds=last)")
+    return stateless(rewrite, traces=(fades,))
 
 
 def _weights_of(update: Update, ctx: RoundContext) -> Mapping[str, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fl_app.transforms.settings import check_finite
 from fl_app.transforms.transform import Transform, stateless
+from fl_app.types import Trace
 
 _LEVELS = 127
 
@@ -36,7 +37,10 @@ def round_int8() -> Transform:
     Halves go to the even multiple. The scale is at least the smallest normal
     number, so that a tensor of zeros stays one and no scale is 0.
     """
-    return stateless(lambda update, ctx: {name: _to_multiples(tensor) for name, tensor in update.items()})
+    return stateless(
+        lambda update, ctx: {name: _to_multiples(tensor) for name, tensor in update.items()},
+        traces=(Trace(zeros_sent=True),),
+    )
 
 
 def _rounded_to(who: str, short: torch.dtype) -> Transform:
@@ -46,7 +50,10 @@ def _rounded_to(who: str, short: torch.dtype) -> Transform:
         check_finite(who, tensor)
         return tensor.to(short).clamp(-limit, limit).to(tensor.dtype)
 
-    return stateless(lambda update, ctx: {name: rounded(tensor) for name, tensor in update.items()})
+    return stateless(
+        lambda update, ctx: {name: rounded(tensor) for name, tensor in update.items()},
+        traces=(Trace(zeros_sent=True),),
+    )
 
 
 def _to_multiples(tensor: Tensor) -> Tensor:

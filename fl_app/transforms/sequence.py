@@ -28,4 +28,5 @@ def chain(**steps: Transform) -> Transform:
         apply,
         released=any(step.released for step in steps.values()),
         located=next((step.located for step in steps.values() if step.located is not None), None),
+        traces=tuple(trace for step in steps.values() for trace in step.traces),
     )

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fl_app.transforms.settings import check_finite
 from fl_app.transforms.transform import Transform, stateless
+from fl_app.types import Trace
 
 
 def take_sign(scale: bool = True) -> Transform:
@@ -20,4 +21,7 @@ def take_sign(scale: bool = True) -> Transform:
         check_finite("take_sign", tensor)
         return tensor.sign() * tensor.abs().mean() if scale else tensor.sign()
 
-    return stateless(lambda update, ctx: {name: signs(tensor) for name, tensor in update.items()})
+    return stateless(
+        lambda update, ctx: {name: signs(tensor) for name, tensor in update.items()},
+        traces=(Trace(zeros_sent=True, signs=True),),
+    )

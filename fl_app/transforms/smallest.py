@@ -11,13 +11,15 @@ from torch import Tensor
 from fl_app.sketches.selection import floor_count, keep_only, largest
 from fl_app.transforms.settings import check_rate
 from fl_app.transforms.transform import Transform, stateless
+from fl_app.types import Trace
 
 
 def drop_smallest(rate: float) -> Transform:
     """Drop the ``floor(rate * n)`` smallest entries of every tensor."""
     check_rate("drop_smallest", "rate", rate)
     return stateless(
-        lambda update, ctx: {name: without_smallest(tensor, rate) for name, tensor in update.items()}
+        lambda update, ctx: {name: without_smallest(tensor, rate) for name, tensor in update.items()},
+        traces=(Trace(withheld="small", kept=1 - rate),),
     )
 
 

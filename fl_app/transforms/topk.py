@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fl_app.sketches.selection import floor_count, keep_only, largest
 from fl_app.transforms.transform import Transform, stateless
+from fl_app.types import Trace
 
 
 def keep_topk(k: float) -> Transform:
@@ -17,4 +18,7 @@ def keep_topk(k: float) -> Transform:
         n = tensor.numel()
         return keep_only(tensor, largest(tensor, min(n, max(1, floor_count(k, n)))))
 
-    return stateless(lambda update, ctx: {name: keep(tensor) for name, tensor in update.items()})
+    return stateless(
+        lambda update, ctx: {name: keep(tensor) for name, tensor in update.items()},
+        traces=(Trace(withheld="small", kept=k),),
+    )

@@ -7,7 +7,7 @@ from typing import NamedTuple, Union
 
 from torch import Tensor
 
-from fl_app.types import RoundContext, Update
+from fl_app.types import RoundContext, Trace, Update
 
 State = dict[str, Union[Tensor, "State"]]
 """A tree of named tensors: it fits into Flower's `Context.state`."""
@@ -22,10 +22,16 @@ class Transform(NamedTuple):
     """Its output is a private release: the withheld part must never be sent later."""
     located: float | None = None
     """The share of positions that clients may be asked to name for it (``ctx.locations``); None: none."""
+    traces: tuple[Trace, ...] = (Trace(),)
+    """Marks on the update that an adaptive attacker looks for, of each step."""
 
 
 def stateless(
-    rewrite: Callable[[Update, RoundContext], Update], *, released: bool = False, located: float | None = None
+    rewrite: Callable[[Update, RoundContext], Update],
+    *,
+    released: bool = False,
+    located: float | None = None,
+    traces: tuple[Trace, ...] = (Trace(),),
 ) -> Transform:
     """Make a transform of a function that remembers nothing."""
     return Transform(
@@ -33,4 +39,5 @@ def stateless(
         apply=lambda update, state, ctx: (rewrite(update, ctx), state),
         released=released,
         located=located,
+        traces=traces,
     )

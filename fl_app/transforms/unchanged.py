@@ -7,4 +7,4 @@ from fl_app.transforms.transform import Transform, stateless
 
 def identity() -> Transform:
     """Send the update unchanged."""
-    return stateless(lambda update, ctx: dict(update))
+    return stateless(lambda update, ctx: dict(update), traces=())

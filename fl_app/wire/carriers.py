@@ -15,7 +15,7 @@ from fl_app.wire.planes import spread_sample
 
 LARGEST_TABLE = 256
 LOW_BITS = {4: (1 << 13) - 1, 8: (1 << 29) - 1}
-"""By bytes of a float: the bits that are zero if a shorter float holds it."""
+"""Mask of the bits that are zero if a shorter float holds the value, by bytes of the float."""
 _SAMPLE = 2048
 _FEW = 16
 _NEGATIVE_ZERO = -128  # as a multiple: the int8 that no symmetric rounding uses

@@ -106,7 +106,7 @@ class Plan:
     coordinates: str
     """The hash of the coordinates that were agreed on; "" if there are none."""
     seed: int
-    """Of this round's random coordinates or measurements."""
+    """Seed of this round's random coordinates or measurements."""
     cohort: int
     """Number of participating clients."""
     clip: float

@@ -24,7 +24,7 @@ class Packing(IntEnum):
     CRUMBS = 2
     NIBBLES = 3
     ESCAPED_NIBBLES = 4
-    """15 stands for a symbol outside of the 15 from the base on; it follows in its plane's own stream."""
+    """15 marks a symbol outside of the 15 from the base on; it follows in its plane's own stream."""
 
 
 _WIDTHS = {Packing.BITS: 1, Packing.CRUMBS: 2, Packing.NIBBLES: 4, Packing.ESCAPED_NIBBLES: 4}

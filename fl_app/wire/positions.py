@@ -66,7 +66,7 @@ def read_positions(mode: Mode, n: int, header: HeaderReader, streams: StreamRead
 def _plan_gaps(where: Array, n: int) -> Plan:
     """Golomb's split: the low bits of a gap are noise and travel raw, the high ones have a statistic.
 
-    The high part is a byte; 255 stands for "255 and go on".
+    The high part is a byte; 255 means "255 and go on".
     """
     gaps = np.diff(where, prepend=-1) - 1
     low = _low_bits(n, where.size)

@@ -53,7 +53,7 @@ def test_the_group_of_an_attack_without_settings_makes_it(name, make):
         ("ig", {"steps": 7, "restarts": 2, "tv": 0.5}),
         ("dlg", {"steps": 7, "restarts": 2}),
         ("idlg", {"steps": 7, "restarts": 2}),
-        ("gi", {"steps": 7, "bn": 0.5, "group": 0.0}),
+        ("gi", {"steps": 7, "statistics": 0.5, "group": 0.0}),
         ("low_rank", {"rank": 2, "starts": 5, "iterations": 9}),
     ],
 )

@@ -6,14 +6,14 @@ import torch
 from attacks.metrics import psnr
 from attacks.rewrites import undo_rewrites
 from fl_app.data import photos, pixels
-from fl_app.defenses.ats import public_rewrites
+from fl_app.defenses.ats import ats, public_rewrites
 from fl_app.defenses.operations import LIBRARY
 
 INVERT, SHEAR, DARKER = 47, 1, 24
 
 
 def rewritings(*policies):
-    return public_rewrites({"_target_": "fl_app.defenses.ats", "policies": [list(p) for p in policies]})
+    return public_rewrites(ats(policies).traces)
 
 
 @pytest.fixture(scope="module")

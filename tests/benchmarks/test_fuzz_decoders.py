@@ -45,6 +45,7 @@ MODULES = (
         "fl_app.running.checkpoint",
     ),
     *("fl_app.client.disk", "fl_app.data.facts", "fl_app.data.row_encoding", "fl_app.data.vocabularies"),
+    *("fl_app.policy.account", "fl_app.policy.files", "fl_app.policy.journal"),
 )
 READS = re.compile(
     r"(decode|unpack|read|recall|load|open|apply|take|release|parse|compose|from|of|reopen)(_\w+)?"
@@ -58,6 +59,8 @@ NOT_DECODERS = {
     "of": "picks one of two fields",
     "decode": "of a vocabulary: from numbers to text",
     "of_models": "picks names",
+    "load": "of an account's file: reads a text for Account.from_json",
+    "open": "of an account: picks a run",
     "read_content": "the part of load_run and load_study that checks what was read",
     "read_object": "the part of load_run and load_study that reads the file",
 }
@@ -121,7 +124,7 @@ def test_a_wrong_exception_is_counted_and_shown():
 
 
 def test_the_command_prints_the_counts_of_the_decoders_that_were_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr("benchmarks.fuzz._limit_memory", lambda: None)
+    monkeypatch.setattr("benchmarks.fuzz.limit_memory", lambda: None)
     main(["--inputs", "40", "--only", "idx"])
     assert "| idx.gz | 20 |" in capsys.readouterr().out
 

@@ -16,7 +16,7 @@ def expected_bytes(survivors):
     """Return bytes up and down by exchange, from the table in docs/secure-aggregation.md."""
     n = u = CLIENTS
     up = (114, 82 + 126 * u, 50 + SIZE * BITS // 8, 50 + 33 * u)
-    down = (96 + 4 * n, 54 + 68 * u, 54 + 130 * u, 58 + 4 * survivors)
+    down = (108 + 4 * n, 54 + 68 * u, 58 + 130 * u, 58 + 4 * survivors)
     return [tuple(in_flower(size) for size in way) for way in (up, down)]
 
 
@@ -98,3 +98,15 @@ def test_the_whole_benchmark_prints_both_sides(capsys):
     assert f"{sum(down):,}" in printed
     assert "ours / SecAgg+" in printed
     assert "was not run" not in printed
+
+
+def test_growth_prints_a_row_for_each_cohort_beside_a_plain_upload(capsys):
+    secure_round.print_growth([(CLIENTS, SIZE), (CLIENTS + 1, SIZE)])
+    printed = capsys.readouterr().out
+    up, down = expected_bytes(CLIENTS)
+    assert f"{sum(up):,} (" in printed
+    assert f"{sum(down):,}" in printed
+    assert f"{sum(up) - up[2]:,}" in printed
+    plain = secure_round.run_plain(draw(CLIENTS, SIZE))
+    assert f"({plain.up:,.0f})" in printed
+    assert plain.apart < 1e-2

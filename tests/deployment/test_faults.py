@@ -71,7 +71,9 @@ def test_a_killed_superlink_comes_back_and_the_run_is_resumed_to_the_same_model(
 
 
 def test_a_killed_server_app_is_resumed_and_what_it_may_have_seen_is_charged(federation):
-    overrides = f"{BRIEF} defense=fl_top share=0.3 dp=client dp.epsilon=null dp.noise_multiplier=1 rounds=3"
+    overrides = (
+        f"{BRIEF} defense=fl_top defense.share=0.3 dp=client dp.epsilon=null dp.noise_multiplier=1 rounds=3"
+    )
     training = Training(federation, f"{overrides} run_dir=runs/server")
     training.until_order("supernode-1", 2)
     server = federation.processes("superlink", "flwr-serverapp")

@@ -72,7 +72,7 @@ class ParsedPage(HTMLParser):
         if self._telling:
             self._telling.pop()
         if tag == "article" and self._card is not None:
-            self.cards[self._card_name] = " ".join(" ".join(self._card[1:]).split())
+            self.cards[self._card_name] = " ".join(" ".join(self._card).split())
             self._card = None
 
     def handle_data(self, data: str) -> None:
@@ -81,7 +81,7 @@ class ParsedPage(HTMLParser):
         self._words.append(data)
         for fact in filter(None, self._telling):
             self.facts[fact] += data
-        if self._card is not None:
+        if self._card is not None and "h2" not in self._open:
             self._card.append(data)
         if "table" in self._open and ("td" in self._open or "th" in self._open):
             self.tables[-1][-1][-1] += data

@@ -26,9 +26,9 @@ class Places:
 
     root: Path
     studies: Mapping[Path, Path]
-    """By the experiment's folder: its page."""
+    """Page of each experiment's folder."""
     reports: Mapping[Path, Path]
-    """By the run's folder: its report."""
+    """Report of each run's folder."""
 
     def study(self, study: StudyResult) -> Path:
         """Return the page of an experiment."""

@@ -33,7 +33,7 @@ def study_body(
     files: dict[Path, Path],
     gallery: Child,
 ) -> list[Child]:
-    """Return the content of the page; ``files`` says where the experiment's files were copied to."""
+    """Return the content of the page; ``files`` maps the experiment's files to their copies."""
     base = places.study(study).parent
     facts = [f"scale {study.scale}", f"measured {study.measured}"]
     facts += [f"seeds {', '.join(map(str, study.seeds))}"] if study.seeds else []

@@ -32,7 +32,7 @@ from fl_app.report.charts.tiles import read_tiles
 from fl_app.results import Histogram, Weights
 
 _COLUMNS = 8
-"""Of a search's images, at most."""
+"""Most columns of a search's images."""
 _BINS = 40
 _BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
 """Axis titles of the histograms of result.json."""

@@ -36,7 +36,7 @@ GAVE_UP = ("the attack gave up", "refused:")
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell and what became of it."""
+    """A cell and its outcome."""
 
     planned: Planned
     folder: Path

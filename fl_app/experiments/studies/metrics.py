@@ -132,16 +132,35 @@ _OF_ROUND = (
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
 """Bytes up to a round over all clients, drawn or not: the mean cost of training for one of them."""
+
+
+def _values_up(run: Run) -> int | None:
+    return None if run.exchange is None else run.exchange.values
+
+
+def _values_down(run: Run) -> int | None:
+    """Return the number of values that a client receives: all, unless the coordinates never change."""
+    if run.exchange is None:
+        return None
+    return run.exchange.values if run.exchange.by_layer else run.exchange.of
+
+
+_FORMULA: dict[str, Callable[[Run], int | None]] = {
+    "uplink_formula": _values_up,
+    "downlink_formula": _values_down,
+}
+"""The same cost by the formula of Kerkouche et al. (UAI 2021): r·n·32·Round·C bits, without packing."""
+_FLOAT_BYTES = 4
 RESULT_PARTS = ("summary", "model", "exchange", "privacy", "weights", "config")
 
 
 def metric_of(name: Any, place: str) -> Metric:
-    """Return the metric of that name, or say which ones there are."""
-    known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_CUMULATED, *_OF_ROUND]
+    """Return the metric of that name; an error lists all of them."""
+    known = [*IMAGE_METRICS, *_OF_RUN, *_COUNTED, *_CUMULATED, *_FORMULA, *_OF_ROUND]
     if name in IMAGE_METRICS:
         return Metric(name, "image")
     if name in known:
-        return Metric(name, "seed", counted=name in (*_COUNTED, *_CUMULATED))
+        return Metric(name, "seed", counted=name in (*_COUNTED, *_CUMULATED, *_FORMULA))
     prefix, _, rest = str(name).partition(".")
     if prefix in ("labels", "attack") and rest:
         return Metric(name, "update")
@@ -162,8 +181,8 @@ def read_run(metric: Metric, run: Run) -> float | None:
     read = _OF_RUN.get(metric.name) or _COUNTED.get(metric.name)
     if read is not None:
         return read(run)
-    if metric.name in _CUMULATED:
-        return next(reversed(_cumulate(metric, run).values()), None)
+    if metric.name in (*_CUMULATED, *_FORMULA):
+        return next(reversed(read_rounds(metric, run).values()), None)
     if metric.name in _OF_ROUND:
         values = [getattr(r, metric.name) for r in run.rounds]
         return next((value for value in reversed(values) if value is not None), None)
@@ -184,6 +203,8 @@ def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
     """Return a metric by round, where it was measured."""
     if metric.name in _CUMULATED:
         return _cumulate(metric, run)
+    if metric.name in _FORMULA:
+        return _formula(metric, run)
     if metric.name not in _OF_ROUND:
         return {}
     found = {r.round: getattr(r, metric.name) for r in run.rounds}
@@ -192,7 +213,7 @@ def read_rounds(metric: Metric, run: Run) -> dict[int, float]:
 
 def has_rounds(metric: Metric) -> bool:
     """Return whether the metric has a value for every round."""
-    return metric.name in _OF_ROUND or metric.name in _CUMULATED
+    return metric.name in (*_OF_ROUND, *_CUMULATED, *_FORMULA)
 
 
 def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
@@ -210,7 +231,7 @@ def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
 
 
 def at_iteration(values: Mapping[int, Any], iteration: int | None) -> Any:
-    """Return the last value that is not of a later iteration: a search that has ended stays where it is."""
+    """Return the last value that is not of a later iteration: a finished search keeps its last value."""
     known = [number for number in values if iteration is None or number <= iteration]
     return values[max(known)] if known else None
 
@@ -237,3 +258,10 @@ def _cumulate(metric: Metric, run: Run) -> dict[int, float]:
         total += spent
         found[entry.round] = total / clients
     return found
+
+
+def _formula(metric: Metric, run: Run) -> dict[int, float]:
+    values, rate = _FORMULA[metric.name](run), run.amount("fraction")
+    if values is None or rate is None:
+        return {}
+    return {entry.round: values * _FLOAT_BYTES * entry.round * rate for entry in run.rounds}

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fl_app.config.compose import ConfigError, compose, join_overrides, parse_overrides
 from fl_app.experiments.studies.selector import Selector
-from fl_app.experiments.studies.study_file import Part, Study, hydra_value
+from fl_app.experiments.studies.study_file import Part, Search, Study, hydra_value
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Planned:
     at: Mapping[str, str]
     """Its place on every axis of its part."""
     overrides: list[str]
+    search: Search | None = None
+    """Of one more setting, which the overrides do not have yet."""
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -59,6 +61,11 @@ def plan_cells(study: Study, more: Sequence[str] = ()) -> list[Planned]:
         ]
         cells += _cells(study.name, part, parse_overrides(mine))
     return cells
+
+
+def set_override(cell: Planned, override: str) -> Planned:
+    """Return the cell with one more override, and without a search."""
+    return Planned(cell.part, cell.at, _last_of_each([*cell.overrides, override]))
 
 
 def check_settings(cells: Sequence[Planned]) -> None:
@@ -161,7 +168,7 @@ def _known(cells: Sequence[Planned]) -> str:
 
 
 def _selectors(study: Study) -> Iterable[tuple[str, Selector, bool]]:
-    """Return every selector, where it stands, and whether it must name one kind of cell."""
+    """Return every selector, its position in the file, and whether it must name one kind of cell."""
     for row in study.rows:
         for column, entry in zip(study.columns, row.entries, strict=True):
             if entry.without is None:
@@ -189,11 +196,13 @@ def _cells(name: str, part: Part, more: Sequence[Override]) -> Iterable[Planned]
         # Hydra writes a space in one of several values with a backslash, which no name has
         values = [plain if (plain := value.replace("\\ ", " ")) in old else value for value in values]
         axes[key] = {value: old.get(value, [f"{key}={value}"]) for value in values}
+    named = [override.get_key_element() for override in more]
+    search = None if part.search is not None and part.search.key in named else part.search
     for places in itertools.product(*(axis.items() for axis in axes.values())):
         wanted = [*part.settings, *(override for _, own in places for override in own), *users]
         overrides = [f"experiment={name}", *_last_of_each(wanted)]
         at = {axis: label for axis, (label, _) in zip(axes, places, strict=True)}
-        yield Planned(part.name, at, overrides)
+        yield Planned(part.name, at, overrides, search)
 
 
 def _value_text(override: Override) -> str:

@@ -17,6 +17,7 @@ from fl_app.experiments.studies.measured import Measured, read_cell
 from fl_app.experiments.studies.page import Findings
 from fl_app.experiments.studies.plan import Planned, check_selectors, check_settings, plan_cells
 from fl_app.experiments.studies.protocol import read_protocol
+from fl_app.experiments.studies.search import plan_trials, settle
 from fl_app.experiments.studies.study_file import DEFAULT_SCALE, VARIANT, Study, read_study
 from fl_app.experiments.studies.table import fill_table
 from fl_app.experiments.studies.writing import write_study
@@ -54,20 +55,28 @@ class StudyEnd:
 
 
 def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
-    """Run and write a study; one that is interrupted writes what there is by then, too."""
+    """Run and write a study; an interrupted one writes its finished cells, too."""
     study = read_study(order.name, order.raw, order.scale)
     own = plan_cells(study)
     check_selectors(study, own)
     asked = _asked(study, order.parts)
     cells = plan_cells(asked, order.overrides) if order.parts or order.overrides else own
     check_settings(cells)
-    runs = [Cell(cell.overrides, order.root / CELLS, cell.name) for cell in cells]
+    if trials := plan_trials(cells):
+        tried = _run(order, trials, say)
+        cells, notes = settle(cells, _measure_all(order, trials, tried.reasons))
+        study = replace(study, notes=(*study.notes, *notes))
     try:
-        end = run_sweep(runs, say, jobs=order.jobs)
+        end = _run(order, cells, say)
     except KeyboardInterrupt:
         _write(order, study, cells, {})
         raise
     return _write(order, study, cells, end.reasons, end)
+
+
+def _run(order: StudyOrder, cells: Sequence[Planned], say: Callable[[str], None]) -> SweepEnd:
+    runs = [Cell(cell.overrides, order.root / CELLS, cell.name) for cell in cells]
+    return run_sweep(runs, say, jobs=order.jobs)
 
 
 def _asked(study: Study, parts: Sequence[str]) -> Study:
@@ -86,8 +95,7 @@ def _write(
     reasons: Mapping[int, str],
     end: SweepEnd | None = None,
 ) -> StudyEnd:
-    pool = order.root / CELLS
-    measured = [_measure(cell, pool, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
+    measured = _measure_all(order, cells, reasons)
     protocol, protocol_hash = read_protocol(study.paper)
     found = Findings(
         study,
@@ -100,6 +108,11 @@ def _write(
     )
     home = order.root / study.name / study.scale
     return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
+
+
+def _measure_all(order: StudyOrder, cells: Sequence[Planned], reasons: Mapping[int, str]) -> list[Measured]:
+    pool = order.root / CELLS
+    return [_measure(cell, pool, reasons.get(number, "not run yet")) for number, cell in enumerate(cells)]
 
 
 def _measure(cell: Planned, pool: Path, reason: str) -> Measured:

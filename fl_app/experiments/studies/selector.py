@@ -32,15 +32,15 @@ class Selector:
     against: str = "truth"
     labels: str = "any"
     round: int | tuple[int, ...] | str | None = None
-    """Of attacked updates, or of training; ``last``: the last one that was attacked or evaluated.
+    """Round of attacked updates, or of training; ``last``: the last one that was attacked or evaluated.
 
-    ``best``, of training alone: the one that ``best_round`` names.
+    ``best``, for training only: the one that ``best_round`` names.
     """
     broadcaster: bool | None = None
     client: int | None = None
     """Client whose update was attacked; None: any."""
     iteration: int | None = None
-    """Of the search; None: its end."""
+    """Iteration of the search; None: its end."""
     take: str = "mean"
     not_found: float | None = None
     """Value of an image that an attack did not find; None leaves it out."""
@@ -51,7 +51,7 @@ RESERVED = ("part", "metric", "over", "round", "broadcaster", "client", "iterati
 
 
 def parse_selector(raw: Any, place: str) -> Selector:
-    """Read a selector; ``place`` says where it stands, for errors."""
+    """Read a selector; ``place`` is its position in the file, for errors."""
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{place}: a selector is key: value, got {raw!r}")
     for key, choices in _ONE_OF.items():

@@ -28,7 +28,17 @@ SENTENCES = ("words", "original")
 MARKS = ("at_most", "at_least", "loses_at_most")
 
 Axes = Mapping[str, Mapping[str, Sequence[str]]]
-"""By axis and label: the overrides of that place on the axis."""
+"""Overrides of each place on an axis, by axis and label."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Values of one setting; each place of a grid takes the one with the highest score."""
+
+    key: str
+    values: tuple[str, ...]
+    by: Selector
+    """The score, on samples that no table scores."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ class Part:
     settings: tuple[str, ...]
     """Overrides that all its cells share, the study's own among them."""
     axes: Axes
+    search: Search | None = None
+    """Before its cells run, at the first of their seeds."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +184,7 @@ class _Reader:
         ]
         names = [claim.name for claim in claims]
         if twice := [claim for claim in names if names.count(claim) > 1]:
-            raise ConfigError(f"{place}.claims: names must differ, {twice[0]} stands twice")
+            raise ConfigError(f"{place}.claims: names must differ, {twice[0]} occurs twice")
         return Study(
             name=self.name,
             paper=raw["paper"],
@@ -208,7 +220,7 @@ class _Reader:
             )
 
     def listed(self, raw: Any, place: str) -> list[tuple[Mapping[str, Any], str]]:
-        """Return the entries of a list that are of this scale, without that word, and where they stand."""
+        """Return the entries of a list that are of this scale, without that word, and their positions."""
         kept: list[tuple[Mapping[str, Any], str]] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"
@@ -220,14 +232,16 @@ class _Reader:
         return kept
 
     def part(self, name: str, raw: Any, common: Sequence[str], place: str) -> Part:
-        _check_keys(_mapping(raw, place), place, optional=("set", "scale", "sweep"))
+        _check_keys(_mapping(raw, place), place, optional=("set", "scale", "sweep", "search"))
         by_scale = _mapping(raw.get("scale") or {}, f"{place}.scale")
         self.check_scales(by_scale, f"{place}.scale")
         here, where = by_scale.get(self.scale) or [], f"{place}.scale.{self.scale}"
         sweep = dict(_mapping(raw.get("sweep") or {}, f"{place}.sweep"))
+        search = raw.get("search")
         if isinstance(here, Mapping):
-            _check_keys(here, where, optional=("set", "sweep"))
+            _check_keys(here, where, optional=("set", "sweep", "search"))
             sweep |= _mapping(here.get("sweep") or {}, f"{where}.sweep")
+            search = here.get("search", search)
             here = here.get("set") or []
         settings = [
             *common,
@@ -237,7 +251,22 @@ class _Reader:
         axes = {
             str(key): self.axis(str(key), values, f"{place}.sweep.{key}") for key, values in sweep.items()
         }
-        return Part(name, tuple(settings), axes)
+        return Part(
+            name,
+            tuple(settings),
+            axes,
+            None if search is None else self.search(_mapping(search, f"{place}.search"), f"{place}.search"),
+        )
+
+    def search(self, raw: Mapping[str, Any], place: str) -> Search:
+        _check_keys(raw, place, needed=("key", "values", "by"))
+        by = _needs_metric(parse_selector(raw["by"], f"{place}.by"), f"{place}.by")
+        if by.metric is None or by.metric.unit != "seed":
+            raise ConfigError(f"{place}.by: expected a metric with one number a run, got {raw['by']}")
+        values = tuple(map(hydra_value, _list(raw["values"], f"{place}.values")))
+        if not values:
+            raise ConfigError(f"{place}.values: expected at least one value")
+        return Search(str(raw["key"]), values, by)
 
     def axis(self, key: str, raw: Any, place: str) -> dict[str, list[str]]:
         if isinstance(raw, Mapping):

@@ -27,7 +27,7 @@ _NAMED = 6
 """Largest number of lines that a remark names."""
 SIGNS = {None: "", True: "✓ ", False: "✗ "}
 _NAME_WIDTH, _PLACE_WIDTH = 8, 7
-"""Of the terminal's columns, at least."""
+"""Least widths of the terminal's columns."""
 
 
 _Filled = tuple[str, str, Place]
@@ -82,7 +82,7 @@ def show_value(row: Written, value: float | str | None) -> str:
 
 
 def show_place(row: TableRow, place: Place) -> str:
-    """Write ours: mean and standard deviation, or why there is none."""
+    """Write our value: mean and standard deviation, or the reason why it is missing."""
     sign = SIGNS[place.mark]
     if place.mean is None or row.show in SENTENCES:
         return place.words or sign.strip() or DASH

@@ -26,6 +26,7 @@ from fl_app.report.charts.canvas import (
     write_percent,
 )
 from fl_app.report.data.formats import format_bytes, format_short
+from fl_app.report.data.thinning import MOST_POINTS, extremes
 
 
 class Curve(NamedTuple):
@@ -39,8 +40,9 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
-        """Return the line through those points that are known and finite."""
-        known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+        """Return the line through those points that are known and finite, as many as a chart can show."""
+        finite = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+        known = extremes(finite, MOST_POINTS)
         return cls(label, [x for x, _ in known], [y for _, y in known])
 
 

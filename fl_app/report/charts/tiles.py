@@ -1,6 +1,6 @@
 """Strips of small pictures: N tiles of native size in one row with no gap, as one PNG.
 
-The number of tiles stands in the file itself (a PNG text chunk), because width
+The file itself holds the number of tiles (a PNG text chunk), because width
 and height alone do not tell three 4:3 pictures from four square ones.
 """
 

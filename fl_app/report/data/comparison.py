@@ -72,7 +72,7 @@ class ComparisonRow:
     of_sums: bool
     """Whether ``defended`` is of sums of clients: secure aggregation shows nothing else."""
     epsilon: Spread | None
-    """Against who sees only the models."""
+    """ε against an observer of the models only."""
     epsilon_server: Spread | None
     seconds: Spread | None
 
@@ -103,8 +103,8 @@ def comparison_rows(run_dirs: Iterable[Path | str]) -> list[ComparisonRow]:
 def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
     """Return the rows as a table for the terminal.
 
-    Leak is that of the attacker's best image; below bytes stands how many times
-    fewer they are than dense ones; below ε the one against the server.
+    "Leak" is that of the attacker's best image. The second line of a row has the factor to dense
+    bytes, and ε against the server.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("defense", overflow="fold", min_width=8)

@@ -1,4 +1,4 @@
-"""How numbers are written: one spelling for each quantity, and a dash for what is not known."""
+"""Formats of numbers: one spelling for each quantity, and a dash for an unknown value."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _NOT_THE_SYSTEM = frozenset(
     {"attack", "audit", "rounds", "evaluate_every", "validation", "baseline"}
     | {"timeout", "wait", "engine", "device", "threads"}
 )
-"""Settings of who attacks, how long and where it runs: what a client sends does not depend on them."""
+"""Settings of attacker, duration and machine, which do not change a client's messages."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class FrontierPoint:
 
     defense: str
     settings: Mapping[str, str]
-    """What tells it from others of the same defense, model and data."""
+    """Settings that tell it from others of the same defense, model and data."""
     model: str
     data: str
     accuracy: Spread
     leaks: Mapping[Leakage, Spread]
     bytes: float | None
-    """Of the whole training, both ways."""
+    """Bytes of the whole training, both ways."""
     epsilon: float | None
-    """Against the server, after the whole training."""
+    """ε against the server, after the whole training."""
     worst_form: Form
     """The one with the highest mean."""
     tries: frozenset[tuple[str, int | None]]
@@ -76,12 +76,12 @@ class FrontierPoint:
 
     @property
     def rounds(self) -> int:
-        """How long the model was trained."""
+        """Number of rounds of training."""
         return _length(self.trained)
 
 
 class LeftOut(NamedTuple):
-    """What is not in the chart, and why."""
+    """Run that the chart leaves out, and the reason."""
 
     name: str
     reason: str
@@ -204,6 +204,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _epsilon(run: Run) -> float | None:
     totals = run.totals
+    if run.privacy is not None and run.privacy.separation:
+        return None  # nothing bounds what the server learns
     return totals.epsilon if totals.epsilon_server is None else totals.epsilon_server
 
 

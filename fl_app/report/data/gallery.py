@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl_app.report.charts.tiles import read_tiles
+from fl_app.report.data.attack_settings import differing_settings
+from fl_app.report.data.outcome import Outcome, grade_picture
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import as_sent, is_raw, is_sent, of_update, update_words
 from fl_app.results import Attack, Run
@@ -23,9 +25,9 @@ class Shot:
 
     tile: Image.Image | None
     caption: str
-    sent: bool
-    """Whether it was made from what the server saw."""
-    worst: bool
+    outcome: Outcome
+    """How far the picture can be recognised."""
+    worst: bool = False
     """Whether no other image came closer to its original in this column of the whole run."""
 
 
@@ -36,7 +38,7 @@ class GalleryRow:
     title: str
     original: Image.Image | None
     shots: dict[str, Shot]
-    """By column, such as `with the defense`."""
+    """Pictures by column, such as `with the defense`."""
     of_sum: bool = False
     """Whether it was rebuilt from the sum of several clients."""
 
@@ -46,7 +48,14 @@ def gallery_rows(run: Run) -> list[GalleryRow]:
     cases: dict[tuple[object, ...], list[Attack]] = {}
     for attack in run.comparisons:
         if attack.file("images") is not None:
-            case = (attack.name, attack.round, attack.sender, _is_sum(attack), attack.summed)
+            case = (
+                attack.name,
+                attack.settings_hash,
+                attack.round,
+                attack.sender,
+                _is_sum(attack),
+                attack.summed,
+            )
             cases.setdefault(case, []).append(attack)
     compared = (of_update(run, "undefended"), as_sent(run))
     worst = {_spot(found) for attacks in compared if (found := closest_image(attacks))}
@@ -66,7 +75,7 @@ def column_names(rows: Iterable[GalleryRow]) -> list[str]:
 
 
 def picture_caption(attack: Attack, position: int) -> str:
-    """Return the scores of one image, as they stand below it."""
+    """Return the scores of one image, for its caption."""
     scores = [
         f"{prefix}{metric.show(value)}"
         for metric, prefix in ((PSNR, ""), (SSIM, "SSIM "))
@@ -92,8 +101,8 @@ def plot_gallery(rows: list[GalleryRow], path: Path, *, limit: int = 8) -> None:
 
 def _draw_block(block: list[GalleryRow], columns: list[str], lines: Sequence[Sequence[Axes]]) -> None:
     for line, row in zip(lines, block, strict=True):
-        cells = [Shot(row.original, row.title, sent=False, worst=False)]
-        cells += [row.shots.get(name, Shot(None, "", sent=False, worst=False)) for name in columns]
+        cells = [Shot(row.original, row.title, Outcome.UNKNOWN)]
+        cells += [row.shots.get(name, Shot(None, "", Outcome.UNKNOWN)) for name in columns]
         for axes in line[len(cells) :]:
             axes.set_axis_off()
         for axes, shot in zip(line, cells, strict=False):
@@ -134,16 +143,16 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
             shots[_free_name(_column(run, attack), shots)] = Shot(
                 tile=tiles[position] if position < len(tiles) else None,
                 caption=picture_caption(attack, position),
-                sent=is_sent(attack),
+                outcome=grade_picture(attack, position),
                 worst=(id(attack), position) in worst,
             )
-        title = _title(case[0], position, count)
+        title = _title(run, case[0], position, count)
         rows.append(GalleryRow(title, _tile(originals, position), shots, of_sum=_is_sum(case[0])))
     return rows
 
 
 def _column(run: Run, attack: Attack) -> str:
-    # how many clients a sum has stands beside its original: it may be another number in another round
+    # the original's caption has the sum's number of clients, which may differ between rounds
     name = "from the sum" if _is_sum(attack) else update_words(run, attack)
     return f"{name}, adaptive attacker" if attack.adaptive else name
 
@@ -153,8 +162,9 @@ def _free_name(name: str, taken: dict[str, Shot]) -> str:
     return f"{name} #{repeats + 1}" if repeats else name
 
 
-def _title(attack: Attack, position: int, count: int) -> str:
-    parts = [attack.name]
+def _title(run: Run, attack: Attack, position: int, count: int) -> str:
+    settings = differing_settings(attack, run.attacks)
+    parts = [attack.name, *([settings] if settings else [])]
     parts += [] if attack.round is None else [f"round {attack.round}"]
     parts += [f"{attack.summed or 'all'} clients"] if _is_sum(attack) else []
     parts += [] if attack.sender is None else [f"client {attack.sender}"]

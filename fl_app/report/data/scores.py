@@ -34,6 +34,8 @@ class Form(NamedTuple):
     attack: str
     adaptive: bool
     labels_from: str | None
+    settings: str = ""
+    """Hash of the attack's settings."""
 
 
 def worst_score(metric: Metric, attacks: Iterable[Attack]) -> float | None:
@@ -52,10 +54,14 @@ def means_by_form(metric: Metric, attacks: Iterable[Attack]) -> dict[Form, float
     """Return the mean over all scored images of every form: they are not averaged with each other."""
     forms: dict[Form, list[Attack]] = {}
     for attack in attacks:
-        forms.setdefault(Form(attack.name, attack.adaptive, attack.labels_from), []).append(attack)
+        forms.setdefault(_form(attack), []).append(attack)
     return {
         form: mean for form, tries in forms.items() if (mean := mean_of(_values(metric, tries))) is not None
     }
+
+
+def _form(attack: Attack) -> Form:
+    return Form(attack.name, attack.adaptive, attack.labels_from, attack.settings_hash)
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -15,6 +15,7 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import picture_caption
+from fl_app.report.data.outcome import THRESHOLDS, Outcome, outcome_of
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
@@ -28,17 +29,32 @@ def four_answers(run: Run) -> Html:
     """Return the cards: leak without the defense, leak with it, accuracy, bytes."""
     return element(
         "section",
-        _card("would-leak", "What would have leaked?", *_would_leak(run), look="open"),
-        _card("does-leak", "What does leak?", *_does_leak(run), look="shut"),
+        _card(
+            "would-leak",
+            "What would have leaked?",
+            *_would_leak(run),
+            outcome=outcome_of(of_update(run, "undefended")),
+        ),
+        _card("does-leak", "What does leak?", *_does_leak(run), outcome=outcome_of(as_sent(run))),
         _card("accuracy", "What did it cost in accuracy?", *_accuracy(run)),
         _card("bytes", "How many bytes went up and down?", *_bytes(run)),
         class_="cards",
     )
 
 
-def _card(name: str, question: str, *children: Child, look: str = "") -> Html:
+def _card(name: str, question: str, *children: Child, outcome: Outcome | None = None) -> Html:
+    if outcome is None:
+        return element("article", element("h2", question), *children, class_="card", data_card=name)
+    grade = element(
+        "span", f"{outcome.icon} {outcome.value}", class_=f"verdict {outcome.look}", title=THRESHOLDS
+    )
     return element(
-        "article", element("h2", question), *children, class_=f"card {look}".strip(), data_card=name
+        "article",
+        element("h2", question, " ", grade),
+        *children,
+        class_=f"card {outcome.look}",
+        data_card=name,
+        data_outcome=outcome.value,
     )
 
 
@@ -115,8 +131,8 @@ def _sentence_leak(attacks: list[Attack], source: str) -> list[Child]:
     return [
         _big(format_percent(best.others["token_accuracy"]), " of the tokens"),
         _text(f"From {source}, attack {_attack_name(best)} read a sentence{whose}: “{found}”."),
-        _text(f"What was written: “{true}”.") if true is not None else None,
-        _text(f"Which tokens were masked, and what stood there, was {granted}."),
+        _original(true),
+        _text(_fact("masked-tokens", granted, f"The masked places and their tokens were {granted}.")),
     ]
 
 
@@ -126,8 +142,12 @@ def _transcript_leak(attack: Attack, source: str) -> list[Child]:
     return [
         _big(format_percent(attack.others["token_wer"]), " word errors"),
         _text(f"From {source}, attack {_attack_name(attack)} read an utterance{whose}: “{found}”."),
-        _text(f"What was said: “{true}”.") if true is not None else None,
+        _original(true),
     ]
+
+
+def _original(text: str | None) -> Html | None:
+    return None if text is None else _text(_fact("original-text", text, f"The original: “{text}”."))
 
 
 def _image_leak(
@@ -221,7 +241,11 @@ def _difference(run: Run) -> Html | None:
 
 
 def _effect(value: str, sentence: str) -> Html:
-    return element("span", sentence, data_fact="defense-effect", data_value=value)
+    return _fact("defense-effect", value, sentence)
+
+
+def _fact(name: str, value: str, sentence: str) -> Html:
+    return element("span", sentence, data_fact=name, data_value=value)
 
 
 def _accuracy(run: Run) -> list[Child]:
@@ -254,15 +278,21 @@ def _accuracy(run: Run) -> list[Child]:
     ]
 
 
-def _cost(accuracy: float, without: float, baseline: Run) -> str:
+def _cost(accuracy: float, without: float, baseline: Run) -> list[Child]:
     """Compare with the same run without the defense; one seed is no verdict."""
     points = 100 * (accuracy - without)
-    changed = f"{abs(points):.1f} points {'more' if points > 0 else 'less'} with the defense"
-    return (
-        f"Without the defense, same seed: {format_percent(without)}, "
-        f"at best {format_best(baseline.totals.best_accuracy, baseline.totals.best_chosen_by)}. "
-        f"That is {changed}; one seed alone proves little."
-    )
+    changed = f"{abs(points):.1f} points {'higher' if points > 0 else 'lower'}"
+    best = format_best(baseline.totals.best_accuracy, baseline.totals.best_chosen_by)
+    reached = format_percent(without)
+    return [
+        _fact("baseline-accuracy", reached, f"Without the defense, same seed: {reached}, at best {best}."),
+        " ",
+        _fact(
+            "accuracy-change",
+            f"{points:+.1f}",
+            f"With the defense accuracy is {changed}; one seed alone proves little.",
+        ),
+    ]
 
 
 def _bytes(run: Run) -> list[Child]:

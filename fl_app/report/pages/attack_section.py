@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from fl_app.report.data.attack_settings import differing_settings
 from fl_app.report.data.formats import DASH, format_number, format_short
 from fl_app.report.data.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, TRAINED, update_words
@@ -78,17 +79,20 @@ def attack_section(run: Run) -> list[Child]:
     ]
 
 
-def _name_cell(run: Run, attack: Attack) -> str:
-    if not attack.adaptive:
-        return attack.name
-    return f"{attack.name} (adaptive{', under-tuned' if _is_behind(run, attack) else ''})"
+def _name_cell(run: Run, attack: Attack) -> Child:
+    name = attack.name
+    if attack.adaptive:
+        name += f" (adaptive{', under-tuned' if _is_behind(run, attack) else ''})"
+    if settings := differing_settings(attack, run.attacks):
+        return [name, element("small", f" {settings}", data_fact="attack-settings")]
+    return name
 
 
 def _is_behind(run: Run, attack: Attack) -> bool:
     """Return whether the adaptive attacker did worse than the plain one."""
 
     def case(one: Attack) -> tuple[object, ...]:
-        return one.name, one.update, one.round, one.sender, one.summed, one.labels_from
+        return one.name, one.settings_hash, one.update, one.round, one.sender, one.summed, one.labels_from
 
     if attack.update == "masked":
         return False  # of two guesses one is always behind

@@ -24,6 +24,7 @@ from fl_app.report.data.formats import (
     format_percent,
 )
 from fl_app.report.data.scores import LPIPS, PSNR, Metric
+from fl_app.report.data.thinning import MOST_POINTS, thinned
 from fl_app.report.data.update_kinds import WITH, WITHOUT
 from fl_app.report.markup import Child, Html, element, page, relative_link
 from fl_app.report.pages.frontier_section import frontier_section
@@ -260,6 +261,7 @@ def _accuracy_curve(row: ComparisonRow, label: str) -> Curve:
         for r in run.rounds:
             if r.accuracy is not None and math.isfinite(r.accuracy):
                 by_round.setdefault(r.round, []).append(r.accuracy)
-    spreads = [(number, spread) for number in sorted(by_round) if (spread := spread_of(by_round[number]))]
+    numbers = thinned(sorted(by_round), MOST_POINTS)
+    spreads = [(number, spread) for number in numbers if (spread := spread_of(by_round[number]))]
     band = [spread.std or 0.0 for _, spread in spreads] if len(row.runs) > 1 else None
     return Curve(label, [number for number, _ in spreads], [spread.mean for _, spread in spreads], band)

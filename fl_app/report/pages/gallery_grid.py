@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fl_app.report.charts.tiles import tile_uri
 from fl_app.report.data.gallery import GalleryRow, Shot, column_names, gallery_blocks
+from fl_app.report.data.outcome import Outcome
 from fl_app.report.markup import Child, Html, element
 
 _PICTURE_BUDGET = 450_000
@@ -22,7 +23,7 @@ def gallery_grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
         for position, row in enumerate(block):
             line = [
                 _picture(
-                    Shot(row.original, row.title, sent=False, worst=False),
+                    Shot(row.original, row.title, Outcome.UNKNOWN),
                     f"{row.title}: original not sent for audit",
                 ),
                 *(_picture(row.shots.get(name), "no picture", name) for name in columns),
@@ -43,6 +44,7 @@ def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
     return element(
         "figure",
         element("img", class_="tile", src=tile_uri(shot.tile), alt=f"{column or 'original'}: {shot.caption}"),
-        element("figcaption", shot.caption),
-        class_=f"worst {'shut' if shot.sent else 'open'}" if shot.worst else None,
+        element("figcaption", f"{shot.outcome.icon} {shot.caption}" if shot.worst else shot.caption),
+        class_=f"worst {shot.outcome.look}" if shot.worst else None,
+        data_outcome=shot.outcome.value if column else None,
     )

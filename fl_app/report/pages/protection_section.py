@@ -43,6 +43,7 @@ def protection_section(run: Run) -> list[Child]:
                 for fact, epsilon, observer, adjacency in sentences
                 if epsilon is not None
             ],
+            _unprotected(run),
         ),
         _in_force(unit),
     ]
@@ -58,6 +59,18 @@ def _sentence(run: Run, unit: str, epsilon: float, observer: str, adjacency: str
         f"ε = {format_number(epsilon, 2)}, {unit} level: if {_UNITS.get(unit, f'one {unit}')} were {change} "
         f"({adjacency}), any conclusion that {observer} might draw would be at most {_factor(epsilon)} "
         f"as likely or as unlikely as it is now{except_for}."
+    )
+
+
+def _unprotected(run: Run) -> Child:
+    """Say it if the server sees vectors without noise."""
+    if run.privacy is None or not run.privacy.separation:
+        return None
+    return element(
+        "li",
+        "The server sees what clients send before it adds noise: nothing here protects from the server.",
+        data_fact="protects-client-server",
+        data_value="none",
     )
 
 

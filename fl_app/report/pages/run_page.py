@@ -19,6 +19,7 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import GalleryRow, gallery_rows, plot_gallery
+from fl_app.report.data.thinning import MOST_ROWS, thinned
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.answers import four_answers
 from fl_app.report.pages.attack_section import attack_section
@@ -32,6 +33,7 @@ from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
 from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
+from fl_app.report.pages.verdict import verdict
 from fl_app.results import Run, load_run
 
 _NOTES_SHOWN = 12
@@ -46,6 +48,7 @@ def write_report(run_dir: Path | str) -> Path:
     body: list[Child] = [
         _head(run),
         _banner(run),
+        verdict(run),
         four_answers(run),
         _gallery_section(run, rows),
         server_section(run),
@@ -210,13 +213,16 @@ def _failure_section(run: Run) -> list[Child]:
     failures = [(r.round, failure) for r in run.rounds for failure in r.failures]
     if not failures:
         return []
-    rows = [[str(n), DASH if f.client is None else str(f.client), f.reason or DASH] for n, f in failures]
+    rows = [
+        [str(n), DASH if f.client is None else str(f.client), f.reason or DASH]
+        for n, f in thinned(failures, MOST_ROWS)
+    ]
     body = table(["round", "client", "reason"], rows, words=3)
     few = len(failures) <= 12
     return [
         element("h2", f"Failures ({len(failures)})"),
         element("p", "These replies did not count; the round went on without them."),
-        body if few else details("Show all", body),
+        body if few else details(_of_all("failures", len(failures)), body),
     ]
 
 
@@ -224,12 +230,17 @@ def _notes_section(run: Run) -> list[Child]:
     of_rounds = [f"round {r.round}: {note}" for r in run.rounds for note in r.notes]
     if not run.notes and not of_rounds:
         return []
-    few = [*run.notes, *of_rounds[:_NOTES_SHOWN]]
+    few = [*thinned(run.notes, MOST_ROWS), *of_rounds[:_NOTES_SHOWN]]
     left = of_rounds[_NOTES_SHOWN:]
     return [
         element("h2", "Notes"),
         element("ul", [element("li", note) for note in few]),
-        details(f"{len(left)} more", element("ul", [element("li", note) for note in left])) if left else None,
+        details(
+            f"{len(left)} more" if len(left) <= MOST_ROWS else f"{MOST_ROWS} of {len(left)} more",
+            element("ul", [element("li", note) for note in thinned(left, MOST_ROWS)]),
+        )
+        if left
+        else None,
     ]
 
 
@@ -243,20 +254,25 @@ def _detail_section(run: Run) -> list[Child]:
     versions = [[name, version] for name, version in run.versions.items()]
     return [
         element("h2", "Details"),
-        details("All rounds", _round_table(run)) if run.rounds else None,
+        details(_of_all("rounds", len(run.rounds)), _round_table(run)) if run.rounds else None,
         details("Configuration", element("pre", config)),
         details("Versions", table(["package", "version"], versions, words=2)) if versions else None,
     ]
 
 
+def _of_all(what: str, count: int) -> str:
+    return f"All {what}" if count <= MOST_ROWS else f"{MOST_ROWS} of {count} {what}"
+
+
 def _round_table(run: Run) -> Html:
+    two_classes = run.two_classes
     validated = any(r.validation_accuracy is not None for r in run.rounds)
     spoken = any(r.wer is not None for r in run.rounds)
     header = [
         "round",
         "accuracy",
         *(["validation"] if validated else []),
-        *(["balanced", "AUROC"] if run.two_classes else []),
+        *(["balanced", "AUROC"] if two_classes else []),
         *(["word errors"] if spoken else []),
         "loss",
         "train loss",
@@ -272,7 +288,7 @@ def _round_table(run: Run) -> Html:
             str(r.round),
             format_percent(r.accuracy),
             *([format_percent(r.validation_accuracy)] if validated else []),
-            *([format_percent(r.balanced_accuracy), format_number(r.auroc, 3)] if run.two_classes else []),
+            *([format_percent(r.balanced_accuracy), format_number(r.auroc, 3)] if two_classes else []),
             *([format_percent(r.wer)] if spoken else []),
             format_short(r.loss),
             format_short(r.train_loss),
@@ -290,6 +306,6 @@ def _round_table(run: Run) -> Html:
             format_short(r.residual_norm),
             format_number(r.seconds, 2),
         ]
-        for r in run.rounds
+        for r in thinned(run.rounds, MOST_ROWS)
     ]
     return table(header, rows)

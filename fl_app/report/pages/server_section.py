@@ -191,7 +191,11 @@ def _privacy_panel(run: Run) -> Html | None:
     facts = [
         ("noise", privacy.mechanism, _noise_words(privacy)),
         ("clip", "learnt" if run.amount("dp", "clip") is None else "set", _clip_words(run, privacy)),
-        ("sampling", run.setting("dp", "sampling"), _sampling_words(run, privacy)),
+        (
+            "sampling",
+            "turns" if privacy.separation else run.setting("dp", "sampling"),
+            _sampling_words(run, privacy),
+        ),
         ("noise-source", "seed" if replayable else "operating system", _source_words(privacy)),
         ("budget", "stopped" if _stop_note(run) else "held", _budget_words(run)),
     ]
@@ -210,15 +214,16 @@ def _privacy_panel(run: Run) -> Html | None:
             element(
                 "li",
                 element("strong", _epsilon(totals.epsilon)),
-                _models_words(run),
+                _models_words(run, privacy),
                 data_fact="epsilon-models",
             ),
             _measured_item(privacy),
             element(
                 "li",
-                element("strong", _epsilon(totals.epsilon_server)),
+                element("strong", "No bound" if privacy.separation else _epsilon(totals.epsilon_server)),
                 _server_words(run, privacy),
                 data_fact="epsilon-server",
+                data_value=None if privacy.honest is None else f"honest {privacy.honest:g}",
             ),
         ),
         element(
@@ -246,8 +251,10 @@ def _measured_item(privacy: Privacy) -> Html | None:
     )
 
 
-def _models_words(run: Run) -> str:
+def _models_words(run: Run, privacy: Privacy) -> str:
     rate = run.amount("dp", "rate")
+    if privacy.separation:
+        return " against an observer of the models only, even one who knows who takes part in which round."
     if rate == 1:
         return " against an observer of the models only. All clients take part in every round."
     chance = "" if rate is None else f" (each client by a chance of {100 * rate:.3g} %)"
@@ -258,9 +265,13 @@ def _models_words(run: Run) -> str:
 
 
 def _server_words(run: Run, privacy: Privacy) -> str:
+    if privacy.separation:
+        return " against the server: it sees every client's vector, and adds the noise itself afterwards."
     knows = " against the server, which knows who takes part: counted for the client that lost most."
     if _is_summed(run):
-        return f"{knows} It sees sums only, with the noise of all their clients on them."
+        return (
+            f"{knows} It sees sums only, with the noise of all their clients on them.{_honest_words(privacy)}"
+        )
     words = (
         f"{knows} It sees every client's vector, and on it no more than that client's own share of the noise"
     )
@@ -271,6 +282,17 @@ def _server_words(run: Run, privacy: Privacy) -> str:
     return (
         f"{words}: {format_short(sigma)} / √{expected:.3g} = {format_number(local, 2)} times the clipping "
         f"bound, with {expected:.3g} clients expected in a round.{_times(run)}"
+    )
+
+
+def _honest_words(privacy: Privacy) -> str:
+    if privacy.honest is None:
+        return ""
+    if privacy.honest == 1:
+        return " This assumes that no client tells the server its own part of the noise."
+    return (
+        f" This assumes that at least {100 * privacy.honest:.3g} % of the clients of a round do not tell the "
+        "server their part of the noise."
     )
 
 
@@ -304,10 +326,15 @@ def _clip_words(run: Run, privacy: Privacy) -> str | None:
 
 
 def _sampling_words(run: Run, privacy: Privacy) -> str | None:
-    drawn = {
-        "poisson": "Poisson sampling: each client is drawn independently.",
-        "fixed": "Fixed sampling: a set number of clients is drawn each round.",
-    }.get(run.setting("dp", "sampling") or "")
+    turns = f"Turns: each client takes part in one of every {privacy.separation} rounds."
+    drawn = (
+        turns
+        if privacy.separation
+        else {
+            "poisson": "Poisson sampling: each client is drawn independently.",
+            "fixed": "Fixed sampling: a set number of clients is drawn each round.",
+        }.get(run.setting("dp", "sampling") or "")
+    )
     if drawn is None or privacy.adjacency is None:
         return drawn
     return f"{drawn} ε compares federations that differ by one client ({privacy.adjacency})."

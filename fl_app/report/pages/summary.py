@@ -9,6 +9,7 @@ from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import PSNR, SSIM, closest_image, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
 from fl_app.report.pages.label_section import label_means
+from fl_app.report.pages.verdict import verdict_sentence
 from fl_app.results import Attack, Run, load_run
 
 
@@ -24,6 +25,8 @@ def summary_lines(run_dir: Path) -> list[str]:
         *_two_classes(run),
         *([] if run.totals.wer is None else [f"word error rate: {format_percent(run.totals.wer)}"]),
         _bytes(run),
+        *_epsilon(run),
+        verdict_sentence(run),
     ]
 
 
@@ -35,10 +38,14 @@ def _sent_words(run: Run) -> str:
     return f"{words}, {update_words(run, found[0] if found else sums[0])}"
 
 
+def _form(attack: Attack) -> str:
+    return f"{attack.name} {'adaptive' if attack.adaptive else 'plain'}"
+
+
 def _leak(words: str, attacks: list[Attack]) -> list[str]:
     if not attacks:
         return []
-    names = "/".join(sorted({attack.name for attack in attacks}))
+    names = ", ".join(sorted({_form(attack) for attack in attacks}))
     if any(attack.sentence for attack in attacks):
         shares = [share for a in attacks if (share := a.others.get("token_accuracy")) is not None]
         shown = f"{format_percent(max(shares, default=None))} of the tokens right"
@@ -52,6 +59,19 @@ def _leak(words: str, attacks: list[Attack]) -> list[str]:
         return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
     return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+
+
+def _epsilon(run: Run) -> list[str]:
+    totals = run.totals
+    if totals.epsilon is None:
+        return []
+    per = f" per {totals.epsilon_unit}" if totals.epsilon_unit else ""
+    server = (
+        ""
+        if totals.epsilon_server is None
+        else f"; against the server {format_number(totals.epsilon_server, 2)}"
+    )
+    return [f"ε{per}: {format_number(totals.epsilon, 2)}{server}"]
 
 
 def _two_classes(run: Run) -> list[str]:

@@ -15,7 +15,7 @@ from attacks.metrics import match, psnr
 from attacks.score import score
 from fl_app.models import convnet, lenet_zhu, mlp
 from fl_app.transforms import keep_topk, prune_dual
-from fl_app.types import Truth
+from fl_app.types import Trace, Truth
 
 SHAPE = (3, 8, 8)
 
@@ -208,9 +208,8 @@ def test_several_steps_smear_the_bins_and_the_result_says_so(network, victims, t
     assert psnr(*paired(result.images, pixels)).min() > 50
 
 
-def noisy(std: float) -> dict[str, object]:
-    noise = {"_target_": "fl_app.transforms.add_gaussian", "std": std}
-    return {"_target_": "fl_app.transforms.chain", "gaussian": noise}
+def noisy(std: float) -> tuple[Trace, ...]:
+    return Trace(withheld="small"), Trace(noise=std)
 
 
 @pytest.mark.parametrize(

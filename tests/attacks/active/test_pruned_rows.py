@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from attacks.active.fill_in import fill_in, largest_withheld
 from attacks.active.pruned_rows import merge_rows
-from fl_app.transforms import keep_topk
+from fl_app.transforms import keep_topk, prune_dual
 from fl_app.types import Observation
 
 FEATURES = 150
@@ -92,11 +92,9 @@ def test_only_a_rule_that_is_known_bounds_what_was_withheld(ctx):
     update = {"w": torch.randn(5, 20, generator=torch.Generator().manual_seed(0))}
     prune = keep_topk(0.3)
     pruned, _ = prune.apply(update, prune.init(update), ctx)
-    rule = {"_target_": "fl_app.transforms.keep_topk", "k": 0.3}
-    dual = {"_target_": "fl_app.transforms.prune_dual", "k1": 0.1, "k2": 0.6}
     model = torch.nn.Linear(20, 5)
-    bounds = largest_withheld(Observation(model, pruned, defense=rule), "w")
+    bounds = largest_withheld(Observation(model, pruned, defense=prune.traces), "w")
     assert (update["w"].abs() <= bounds).all()
     assert float(bounds.min()) == float(pruned["w"][pruned["w"] != 0].abs().min())
-    for defense in (None, dual):
+    for defense in (None, prune_dual(0.1, 0.6).traces):
         assert largest_withheld(Observation(model, pruned, defense=defense), "w").isinf().all()

@@ -304,7 +304,7 @@ BROKEN = {
     "with reflect": [conv(3, 4, 3, padding=1, padding_mode="reflect"), *ending(144)],
     "1: its weight is used twice": [SHARED, SHARED, *ending(108)],
     "must end in a linear layer": [conv(3, 4, 3), nn.Flatten(), nn.Linear(64, 1, bias=False), nn.Tanh()],
-    "0 stands before the first layer": [nn.Tanh(), conv(3, 4, 3), *ending(64)],
+    "0 comes before the first layer": [nn.Tanh(), conv(3, 4, 3), *ending(64)],
 }
 
 

@@ -21,6 +21,7 @@ from fl_app.defenses.ats import public_rewrites
 from fl_app.models.bottleneck import add_bottleneck
 from fl_app.sketches import coordinate_count, draw_coordinates
 from fl_app.training import Batch, Step
+from fl_app.transforms import add_gaussian
 from fl_app.types import Observation, RoundContext
 
 DEFENSES = shipped("defense")
@@ -35,9 +36,9 @@ SMALL = {
 """Settings that fit a small model, and an attack that must not take long to build."""
 PRUNED = ("adgp", "dgp", "graddrop", "prune", "topk")
 SAID = dict.fromkeys(PRUNED, "adaptive: matched only the") | {
-    "fl_basic": "was not trained either",
+    "fl_basic": "were not trained either",
     "fl_cs": "measurements",
-    "fl_top": "was not trained either",
+    "fl_top": "were not trained either",
     "ats": "adaptive: the rewriting that explains each image best was undone",
     "precode": "adaptive: draws searched for",
     "soteria": "adaptive: matched only the",
@@ -107,8 +108,8 @@ def seen_of(
         "round": 1,
         "lr": 0.1,
         "locations": locations,
-        "defense": node,
-        "rewrites": public_rewrites(node),
+        "defense": defense.traces,
+        "rewrites": public_rewrites(defense.traces),
     }
     sent = {name: entries != 0 for name, entries in update.items()}
     return Observation(model=model, update=update, sent=sent, **facts | more), raw
@@ -200,7 +201,7 @@ def test_after_the_first_round_feedback_spoils_completion_and_rule(later):
     assert torch.equal(second.target, read(obs).target)
     assert not any("completed" in note for note in second.notes)
     ablation, _ = seen_of(
-        "defense=dgp error_feedback=false", mlp(), pictures(1), torch.tensor([2]), round=later
+        "defense=dgp defense.error_feedback=false", mlp(), pictures(1), torch.tensor([2]), round=later
     )
     _, every = informed(ablation, read)
     assert every.withheld is not None
@@ -219,13 +220,15 @@ def test_the_rule_is_that_of_what_travelled_not_of_what_was_completed():
     assert (problem.withheld.high[own][withheld] == sizes.max()).all()
 
 
-@pytest.mark.parametrize("name", ["dgp", "graddrop", "gaussian"])
+@pytest.mark.parametrize(
+    "name", ["dgp defense.error_feedback=false", "graddrop defense.error_feedback=false", "gaussian"]
+)
 def test_a_local_step_is_met_as_the_gradient_that_it_amounts_to(name):
-    obs, _ = seen_of(f"defense={name} error_feedback=false", lenet(), pictures(1), torch.tensor([2]))
+    obs, _ = seen_of(f"defense={name}", lenet(), pictures(1), torch.tensor([2]))
     settings = obs.defense
     if name == "gaussian":
         # noise of the update is noise of the gradient, scaled like it
-        settings = {"_target_": "fl_app.transforms.add_gaussian", "std": 0.01 * 0.1}
+        settings = add_gaussian(0.01 * 0.1).traces
     delta = {entry: -0.1 * gradient for entry, gradient in obs.update.items()}
     after = replace(obs, update=delta, local_steps=1, defense=settings)
     attack = inverting_gradients(steps=10, adaptive=True)
@@ -238,7 +241,7 @@ def test_the_noisier_an_update_the_smoother_the_images():
     power = float(torch.cat([g.flatten() for g in obs.update.values()]).square().mean())
     (weight, _), *_ = (recipe := inverting_gradients().recipe(problem, [obs])).priors
     for std in (0.0, 0.5 * power**0.5, 100.0):
-        told = replace(obs, defense={"_target_": "x.add_gaussian", "std": std})
+        told = replace(obs, defense=add_gaussian(std).traces)
         (found, _), *_ = informed_recipe(recipe, told, problem).priors
         share = min(1.0, std**2 / power)
         assert found == pytest.approx(weight * (1 + SMOOTHER * share))

@@ -22,8 +22,8 @@ from fl_app.types import Observation, RoundContext, Update
 
 LABELS = torch.tensor([2, 0])
 PRUNING = {
-    "topk": (keep_topk(0.2), {"_target_": "fl_app.transforms.keep_topk", "k": 0.2}),
-    "dual": (prune_dual(0.05, 0.5), {"_target_": "fl_app.transforms.prune_dual", "k1": 0.05, "k2": 0.5}),
+    "topk": keep_topk(0.2),
+    "dual": prune_dual(0.05, 0.5),
 }
 
 
@@ -39,17 +39,15 @@ def recording(inner: Transform, got: list[Update]) -> Transform:
         got.append({name: tensor.clone() for name, tensor in update.items()})
         return inner.apply(update, state, ctx)
 
-    return Transform(inner.init, apply)
+    return inner._replace(apply=apply)
 
 
 def run(
     observe, model, pixels, labels, pruning: str, feedback: bool, rounds: int = 3
 ) -> tuple[Observation, list[Update]]:
     """Let a client train on the same batch in every round; return what is seen last, and what was pruned."""
-    inner, node = PRUNING[pruning]
     got: list[Update] = []
-    transform = error_feedback(recording(inner, got), enabled=feedback)
-    defense = {"_target_": "fl_app.transforms.error_feedback", "enabled": feedback, "inner": node}
+    transform = error_feedback(recording(PRUNING[pruning], got), enabled=feedback)
     model, state, seen = copy.deepcopy(model), None, []
     for number in range(1, rounds + 1):
         raw = observe(copy.deepcopy(model), pixels, labels)
@@ -57,7 +55,9 @@ def run(
         ctx = RoundContext(round=number, client=0, generator=torch.Generator())
         update, state = transform.apply(raw.update, state, ctx)
         sent = {name: entries != 0 for name, entries in update.items()}
-        seen.append(replace(raw, update=update, sent=sent, round=number, defense=defense, same_batch=True))
+        seen.append(
+            replace(raw, update=update, sent=sent, round=number, defense=transform.traces, same_batch=True)
+        )
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter -= 0.2 * update[name]

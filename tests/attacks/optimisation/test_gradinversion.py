@@ -139,7 +139,7 @@ def test_without_useful_statistics_the_prior_is_off_and_the_result_says_so(
     fresh = make_model() if case == "untrained" else small_lenet
     seen = observe(copy.deepcopy(fresh), pixels, torch.arange(4))
     obs = dataclasses.replace(seen, model=fresh)
-    with_prior, without = (gradinversion(steps=3, restarts=2, bn=bn)(obs) for bn in (5.0, 0.0))
+    with_prior, without = (gradinversion(steps=3, restarts=2, statistics=bn)(obs) for bn in (5.0, 0.0))
     assert any("prior off" in note and "fails" in note for note in with_prior.notes)
     assert torch.equal(with_prior.images, without.images)
     assert any("weight is 0" in note for note in without.notes)
@@ -227,7 +227,7 @@ def test_measuring_leaves_no_hooks_behind(model, targets):
 
 
 def test_the_objective_is_the_relative_distance_plus_the_three_priors_without_the_group(obs, model):
-    result = gradinversion(steps=12, restarts=3, tv=0.3, l2=0.2, bn=0.7, group=5.0)(obs)
+    result = gradinversion(steps=12, restarts=3, tv=0.3, l2=0.2, statistics=0.7, group=5.0)(obs)
     client = copy.deepcopy(model).train()
     loss = F.cross_entropy(client(result.images), result.labels)
     gradients = torch.autograd.grad(loss, list(client.parameters()))
@@ -241,13 +241,15 @@ def test_the_objective_is_the_relative_distance_plus_the_three_priors_without_th
 
 def test_statistics_of_the_batch_bring_the_images_nearer(obs, pixels):
     # little smoothing: these pictures are so smooth that the default would all but draw them by itself
-    without, informed = (gradinversion(steps=150, restarts=1, tv=1e-4, bn=bn)(obs) for bn in (0.0, 10.0))
+    without, informed = (
+        gradinversion(steps=150, restarts=1, tv=1e-4, statistics=bn)(obs) for bn in (0.0, 10.0)
+    )
     assert psnr(informed.images, pixels).mean() > psnr(without.images, pixels).mean() + 0.5
 
 
 def test_the_statistics_come_nearer_to_the_batchs_own_during_the_search(obs, model):
     target = known_statistics(obs)[0]
-    short, long = (gradinversion(steps=steps, restarts=1, tv=0.0, bn=10.0)(obs) for steps in (1, 150))
+    short, long = (gradinversion(steps=steps, restarts=1, tv=0.0, statistics=10.0)(obs) for steps in (1, 150))
     first, last = (plain_penalty(model, result.images, target) for result in (short, long))
     assert last < 0.1 * first
 
@@ -259,7 +261,7 @@ def test_a_search_that_starts_at_the_truth_stays_there(step, observe, model, pix
     # the package's attribute of that name is the function, which hides the module
     module = importlib.import_module("attacks.optimisation.gradinversion")
     monkeypatch.setattr(module, "draw_images", lambda *_: 4 * (pixels - 0.5))
-    result = gradinversion(steps=20, restarts=1, tv=0.0, l2=0.0, bn=float(training))(obs)
+    result = gradinversion(steps=20, restarts=1, tv=0.0, l2=0.0, statistics=float(training))(obs)
     assert result.objective < 1e-20
     torch.testing.assert_close(result.images, pixels)
 
@@ -286,7 +288,7 @@ def test_many_observations_at_once_are_each_attacked_as_if_alone(step, model, pi
         step(model, pixels[2:], torch.tensor([3, 3])),
         step(model, pixels[1:3], torch.tensor([2, 0]), buffers=None),
     ]
-    attack = gradinversion(steps=10, restarts=3, bn=1.0, group=1.0)
+    attack = gradinversion(steps=10, restarts=3, statistics=1.0, group=1.0)
     for result, obs in zip(attack.many(observations), observations, strict=True):
         alone = attack(obs)
         torch.testing.assert_close(result.images, alone.images, atol=1e-5, rtol=0)
@@ -362,7 +364,7 @@ def test_leaves_the_observation_and_the_global_state_alone(obs):
         ("restarts", 0),
         ("tv", -0.1),
         ("l2", float("nan")),
-        ("bn", -1),
+        ("statistics", -1),
         ("group", float("inf")),
         ("lr", 0.0),
         ("labels", "guess"),

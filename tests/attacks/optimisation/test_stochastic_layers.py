@@ -49,8 +49,8 @@ def seen_of(
     torch.manual_seed(seed)
     draws = torch.randn(len(labels), SIZE, dtype=torch.float64)
     torch.manual_seed(seed)
-    rules = precode(size=SIZE, beta=beta).rules
-    _, update = backpropagate(model, Batch(pixels, labels, pixels, pixels), rules.loss, STEP)
+    defense = precode(size=SIZE, beta=beta)
+    _, update = backpropagate(model, Batch(pixels, labels, pixels, pixels), defense.rules.loss, STEP)
     obs = Observation(
         model=model,
         update=update,
@@ -63,7 +63,7 @@ def seen_of(
         labels=labels,
         training=True,
         round=1,
-        defense={"_target_": "fl_app.defenses.precode", "size": SIZE, "beta": beta},
+        defense=defense.traces,
     )
     return obs, draws
 

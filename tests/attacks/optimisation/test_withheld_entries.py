@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks.optimisation.objectives import cosine_distance, squared_distance
 from attacks.optimisation.withheld import Withheld, with_withheld, withheld_entries
-from fl_app.transforms import drop_smallest, keep_topk, prune_aligned, prune_dual
+from fl_app.transforms import add_gaussian, drop_smallest, keep_topk, prune_aligned, prune_dual
 from fl_app.types import Observation, RoundContext
 
 RULES = {
@@ -38,8 +38,7 @@ def case(rule: str, seed: int = 1) -> tuple[dict[str, torch.Tensor], Observation
     transform, _ = RULES[rule]
     update, _ = transform.apply(gradient, transform.init(gradient), ctx)
     sent = {name: g != 0 for name, g in update.items()}
-    defense = {"_target_": f"fl_app.transforms.{rule}"}
-    return gradient, Observation(model, update, sent=sent, defense=defense, locations=locations)
+    return gradient, Observation(model, update, sent=sent, defense=transform.traces, locations=locations)
 
 
 def flat(update: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -100,7 +99,7 @@ def test_the_true_gradient_breaks_no_rule_at_any_scale(rule, seed):
 
 def test_what_dual_pruning_withheld_would_be_too_large_for_topk():
     gradient, obs = case("prune_dual")
-    told = Observation(obs.model, obs.update, sent=obs.sent, defense={"_target_": "x.keep_topk"})
+    told = Observation(obs.model, obs.update, sent=obs.sent, defense=keep_topk(0.5).traces)
     bounds = Withheld(*(side[None] for side in withheld_entries(told, NAMES)))
     target, sent = flat(obs.update), flat(obs.sent)
     rule = with_withheld(cosine_distance(target, sent), target, sent, bounds, 1.0)
@@ -141,7 +140,7 @@ def test_without_masks_a_zero_is_taken_for_withheld():
 
 def test_there_is_no_rule_without_pruning():
     _, obs = case("keep_topk")
-    for defense in (None, {"_target_": "fl_app.transforms.add_gaussian", "std": 0.1}):
+    for defense in (None, add_gaussian(0.1).traces):
         assert withheld_entries(Observation(obs.model, obs.update, defense=defense), NAMES) is None
 
 

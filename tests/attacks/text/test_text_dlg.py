@@ -17,7 +17,7 @@ from attacks.text.clues import find_targets, sentence_length
 from attacks.text.even_distance import even_distance
 from attacks.text.recorded import Recorded
 from fl_app.models import bert_mlm, mlp
-from fl_app.transforms import keep_topk
+from fl_app.transforms import identity, keep_topk, take_sign
 from fl_app.types import Observation, Truth
 
 VOCABULARY, LENGTH, MASK = 40, 7, 4
@@ -148,9 +148,8 @@ def pruned(share: float, **known) -> Observation:
     """Return the observation with the largest ``share`` of every tensor alone, and its defense."""
     obs, keep = observe(**known), keep_topk(share)
     update, _ = keep.apply(obs.update, keep.init(obs.update), None)
-    defense = {"_target_": "fl_app.transforms.keep_topk", "k": share}
     sent = {name: entries != 0 for name, entries in update.items()}
-    return replace(obs, update=update, sent=sent, defense=defense)
+    return replace(obs, update=update, sent=sent, defense=keep.traces)
 
 
 def test_who_knows_of_pruning_matches_what_was_sent():
@@ -168,7 +167,7 @@ def test_who_knows_of_pruning_matches_what_was_sent():
 
 
 def test_without_a_defense_both_forms_find_the_same():
-    obs = replace(observe(labels=ASKED), defense={"_target_": "fl_app.transforms.identity"})
+    obs = replace(observe(labels=ASKED), defense=identity().traces)
     plain, informed = text_dlg(steps=2)(obs), text_dlg(steps=2, adaptive=True)(obs)
     assert plain.tokens == informed.tokens
     assert plain.notes == informed.notes
@@ -177,7 +176,7 @@ def test_without_a_defense_both_forms_find_the_same():
 def test_signs_are_compared_as_signs():
     obs = observe(labels=ASKED)
     signs = {name: entries.sign() * entries.abs().mean() for name, entries in obs.update.items()}
-    known = replace(obs, update=signs, defense={"_target_": "fl_app.transforms.take_sign"})
+    known = replace(obs, update=signs, defense=take_sign().traces)
     result = text_dlg(steps=1, adaptive=True)(known)
     assert "adaptive: the guess is compared by little more than its signs" in result.notes
 

@@ -86,7 +86,7 @@ def test_every_round_but_the_last_is_seen():
 
 
 def test_what_the_other_pruned_is_zero_and_little_else():
-    settings = "defense=topk defense.topk.inner.k=0.1 attack.rounds=[1]"
+    settings = "defense=topk defense.share=0.1 attack.rounds=[1]"
     _, (own,) = watched(settings, 2)
     _, servers = watched(f"{settings} attack.clients=all", 2, "server")
     sent, found = (torch.cat([t.flatten() for t in s.update.values()]) for s in (servers[0], own))

@@ -52,7 +52,7 @@ def audited(overrides: str = "", *, allow: bool = True, rounds=(2,), clients=(3,
 
 def public(parts) -> Public:
     d = parts.dataset
-    return Public(d.num_classes, d.in_shape, d.mean, d.std, parts.config["defense"], True)
+    return Public(d.num_classes, d.in_shape, d.mean, d.std, parts.public.defense, True)
 
 
 def test_only_the_chosen_round_and_client_are_seen():
@@ -79,7 +79,7 @@ def test_the_truth_is_what_the_raw_update_was_computed_from():
 
 
 def test_the_defended_observation_is_the_raw_update_through_the_defense():
-    parts, auditor, _, text = audited("defense=dgp error_feedback=false", batch_size=1)
+    parts, auditor, _, text = audited("defense=dgp defense.error_feedback=false", batch_size=1)
     (sighting,) = auditor.sightings
     transform = client_parts(text).defense.transform
     expected, _ = transform.apply(

@@ -8,20 +8,20 @@ import torch
 from federations import SMALL
 
 from attacks.base import Reconstruction
-from fl_app.adversary.passive import PassiveServer, Public, observe
+from fl_app.adversary.passive import PassiveServer, observe
 from fl_app.adversary.sightings import FOLDER, load_sightings
 from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.build import attacked_rounds, server_parts
 from fl_app.config.compose import ConfigError, compose
+from fl_app.defenses import ats, protect
 from fl_app.defenses.ats import public_rewrites
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.flower.tapped import TappedGrid
 from fl_app.running import attack as leakage
 from fl_app.running.federation import run_federation
-
-ATS = {"_target_": "fl_app.defenses.ats", "policies": [[47], [1, 24]]}
+from fl_app.types import Trace
 
 
 @pytest.fixture(autouse=True)
@@ -151,24 +151,13 @@ def test_of_runs_that_did_not_keep_what_was_asked_nothing_is_claimed(tmp_path, s
         assert observe(sighting, template, public, grant_labels=False).same_batch is None
 
 
-def test_rewritings_are_read_off_the_config_wherever_they_stand():
+def test_rewritings_are_those_of_the_policies_in_the_traces():
     images = torch.rand(2, 3, 8, 8)
-    trees = [
-        ATS,
-        {"_target_": "fl_app.defenses.protect", "ats": ATS, "rest": {"_target_": "x.chain"}},
-        {"_target_": "fl_app.defenses.protect", "a": {"_target_": "x.protect", "deep": ATS}},
-    ]
-    for tree in trees:
-        first, second = public_rewrites(tree)
-        torch.testing.assert_close(first(images), 1 - images)
-        assert str(second) == "shear_x -0.15, brightness 0.3"
-
-
-def test_nothing_that_a_config_names_is_called():
-    assert public_rewrites({"_target_": "os.abort", "inner": {"_target_": "os.abort"}}) == ()
-    assert len(public_rewrites({"_target_": "os.abort", "inner": ATS})) == 2
+    first, second = public_rewrites(protect(a=protect(deep=ats([[47], [1, 24]]))).traces)
+    torch.testing.assert_close(first(images), 1 - images)
+    assert str(second) == "shear_x -0.15, brightness 0.3"
     with pytest.raises(ValueError, match="ats: a policy must hold numbers of operations"):
-        public_rewrites(ATS | {"policies": [["os.abort"]]})
+        public_rewrites((Trace(policies=((10**6,),)),))
 
 
 @pytest.mark.parametrize(("defense", "number"), [("ats", 2), ("dgp", 0), ("none", 0)])
@@ -181,7 +170,7 @@ def test_the_attacker_knows_rewritings_of_the_sent_update_alone(tmp_path, seen, 
     attack_again(tmp_path, ["attack=ig"])
     assert [(case.undefended, len(o.rewrites)) for case, o in seen] == live
     stored = json.loads((tmp_path / FOLDER / "public.json").read_text())["public"]
-    assert len(public_rewrites(Public(**stored).defense)) == number
+    assert sum(len(trace["policies"]) for trace in stored["defense"]) == number
 
 
 @pytest.mark.parametrize(

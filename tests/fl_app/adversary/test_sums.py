@@ -64,7 +64,7 @@ def test_the_truth_of_the_sum_is_that_of_all_its_clients():
 
 
 def test_rounds_that_are_not_attacked_are_not_remembered():
-    _, auditor = audited("defense=fl_top share=0.5", rounds=(1,))
+    _, auditor = audited("defense=fl_top defense.share=0.5", rounds=(1,))
     assert [sighting.order.round for sighting in auditor.sightings] == [1, 1]
 
 

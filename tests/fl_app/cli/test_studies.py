@@ -85,7 +85,7 @@ def test_the_cells_of_the_hospital_study_are_those_that_were_typed_before():
         read_study("fltop_table2", study_of("fltop_table2")), ["seed=0", "private:defense=fl_top"]
     )
     configs = [cell.config for cell in cells if cell.at["scheme"] == "FL-TOP 5 %" and cell.part == "plain"]
-    assert configs == [compose("experiment=fltop_table2 defense=fl_top share=0.05")]
+    assert configs == [compose("experiment=fltop_table2 defense=fl_top defense.share=0.05")]
 
 
 def test_a_study_runs_from_the_command_to_its_page(tmp_path, monkeypatch, capsys):

@@ -60,7 +60,7 @@ def test_the_check_itself_fails_on_a_tensor_without_a_device(repository, tmp_pat
         "defense=topk strategy=fed_avg fraction=0.5",
         "model=resnet18 bn=sync rounds=1 clients=2",
         "model=convnet partition=shards",
-        "defense=adgp location=vote",
+        "defense=adgp defense.location=vote",
         "defense=outpost",
         "defense=laplace",
         "defense=soteria defense.rate=0.5",

@@ -96,7 +96,7 @@ STATEFUL = ["defense=dgp", "defense=adgp", "defense=topk fraction=0.7", f"defens
 
 
 @pytest.mark.parametrize(
-    "overrides", [*STATEFUL, "defense=none", "defense=fl_top share=0.1 training.steps=2"]
+    "overrides", [*STATEFUL, "defense=none", "defense=fl_top defense.share=0.1 training.steps=2"]
 )
 def test_restarted_clients_go_on_as_if_they_had_not_been(overrides, tmp_path):
     whole = Node(overrides).train()
@@ -130,7 +130,7 @@ def test_an_order_that_comes_twice_gets_the_same_answer_and_changes_nothing(over
 
 def test_noise_of_the_operating_system_is_drawn_once_for_an_order(tmp_path):
     private = "defense=fl_std dp=client dp.secure=true dp.epsilon=null dp.noise_multiplier=1 training.steps=2"
-    node = Node(f"{private} dp.min_clients=2 dp.sampling=fixed", tmp_path).train()
+    node = Node(f"{private} dp.sampling=fixed", tmp_path).train()
     order, reply = node.order(4, 0)
     assert unpack_reply(node.deliver(order)) == unpack_reply(reply)
     restarted = replace_run(order, RunName(KEY, 1))

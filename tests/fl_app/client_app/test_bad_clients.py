@@ -127,7 +127,7 @@ def test_an_update_that_was_refused_is_sent_again_with_the_next_one():
             return with_update(reply, b"garbled on its way")
         return reply
 
-    overrides = "rounds=2 clients=1 defense=topk defense.topk.inner.k=1.0 dtype=float64"
+    overrides = "rounds=2 clients=1 defense=topk defense.share=1.0 dtype=float64"
     federated, tap = train(overrides, {0: refuse_first})
     initial = {name: p.detach() for name, p in federated.model.named_parameters()}
     sent = decode(unpack_reply(tap.exchanges[1][1]).update, initial)

@@ -13,7 +13,16 @@ from fl_app.flower import InlineGrid
 from fl_app.wire.messages import unpack_reply
 
 ROOMY = "batch_size=8 clients=3 data.size=12 rounds=3 model=mlp model.hidden=[8]"
-REPEATING = ["none", "topk", "dgp", "adgp location=vote", "graddrop", "fp16", "fl_std", "fl_top share=0.1"]
+REPEATING = [
+    "none",
+    "topk",
+    "dgp",
+    "adgp defense.location=vote",
+    "graddrop",
+    "fp16",
+    "fl_std",
+    "fl_top defense.share=0.1",
+]
 """Defenses without noise: a node that draws its own numbers computes the same."""
 SKIPPED = {"soteria", "ats", "custom"}
 """Those that take pictures and long, and the one that names no callable."""

@@ -69,7 +69,7 @@ def test_positions_are_named_for_no_defense_that_does_not_use_them(defense, trus
 
 def test_positions_show_the_pixels_of_whoever_names_them_at_every_level():
     """Many queries add up to a ranking of entries; a guarded client answers one query a round."""
-    text = f"{MLP} defense=adgp location=vote batch_size=8"
+    text = f"{MLP} defense=adgp defense.location=vote batch_size=8"
     parts = parts_of(text)
     model = model_of(parts.model)
     like = {name: p.detach() for name, p in parameters(model).items()}
@@ -92,7 +92,7 @@ def test_positions_show_the_pixels_of_whoever_names_them_at_every_level():
 
 
 def test_positions_of_an_answered_round_are_not_named_any_more():
-    text = f"{MLP} defense=adgp location=vote batch_size=8"
+    text = f"{MLP} defense=adgp defense.location=vote batch_size=8"
     parts = parts_of(text)
     model, grid = model_of(parts.model), node(text)
     query = add_query(order(parts.model, model, round=2), LocationQuery(0.4, 4))
@@ -229,8 +229,8 @@ def test_another_spelling_of_the_model_is_another_model():
 def test_no_other_defense_sends_what_one_held_back(tmp_path):
     """A second run names the first one's key and asks a defense that holds nothing back."""
     text = f"{MLP} batch_size=16"
-    defended, open_hand = f"{text} defense=dgp", f"{text} defense=dgp defense.dgp.inner.k1=0"
-    open_hand += " defense.dgp.inner.k2=0"
+    defended, open_hand = f"{text} defense=dgp", f"{text} defense=dgp defense.k1=0"
+    open_hand += " defense.k2=0"
     parts = parts_of(defended)
     model, replies = model_of(parts.model), {}
     for trust in (TRUSTED, UNTRUSTED):
@@ -260,7 +260,7 @@ def test_a_resumed_run_goes_on_with_its_own_key_and_plan(tmp_path):
 
 
 def test_error_feedback_gives_nothing_back_to_a_server_that_jumps_the_model():
-    text = f"{MLP} defense=topk defense.topk.inner.k=0.01 batch_size=16"
+    text = f"{MLP} defense=topk defense.share=0.01 batch_size=16"
     parts = parts_of(text)
     model, flat = model_of(parts.model), model_of(parts.model)
     with torch.no_grad():  # a model whose gradient is 0: what it answers is the residual
@@ -295,7 +295,7 @@ def rebuilt_noise(kind: str, tensors: dict, std: float) -> dict:
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_whoever_knows_the_seed_does_not_know_a_guarded_clients_noise(kind):
-    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.{kind}.std=0.1"
+    text = f"{MLP} seed=7 batch_size=8 defense={kind} defense.std=0.1"
     parts = parts_of(text)
     model = model_of(parts.model)
     plain = f"{MLP} seed=7 batch_size=8 defense=none"
@@ -360,7 +360,7 @@ def test_own_draws_have_the_laws_of_the_seeded_ones_and_never_repeat():
 # channels beside the update
 
 
-@pytest.mark.parametrize("defense", ["gaussian defense.gaussian.std=10", "sign", "fl_std training.steps=1"])
+@pytest.mark.parametrize("defense", ["gaussian defense.std=10", "sign", "fl_std training.steps=1"])
 def test_no_number_that_was_measured_on_the_data_leaves(defense):
     text = f"{MLP} model.hidden=[] client.norms=true defense={defense}"
     parts = parts_of(text)

@@ -157,7 +157,11 @@ def test_photographs_are_nobodys_own(tmp_path):
 
 @pytest.mark.parametrize(
     "scheme",
-    ["defense=adgp", "defense=fl_top secagg=on share=0.2 public.samples=3", "defense=dgp strategy=fed_avg"],
+    [
+        "defense=adgp",
+        "defense=fl_top secagg=on defense.share=0.2 public.samples=3",
+        "defense=dgp strategy=fed_avg",
+    ],
 )
 def test_own_samples_go_with_every_kind_of_client(scheme, server, tmp_path):
     text = settings(server, f"{scheme} bn=sync")

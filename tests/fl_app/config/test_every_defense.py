@@ -18,13 +18,13 @@ DEFENSES = shipped("defense")
 # at 1 % of LeNet's features nothing is withheld that was not 0 anyway
 STRONG = {"soteria": "defense.rate=0.8"}
 ZERO = {
-    "topk": "defense.topk.inner.k=1.0",
-    "dgp": "defense.dgp.inner.k1=0 defense.dgp.inner.k2=0",
-    "graddrop": "defense.graddrop.inner.rate=0",
-    "prune": "defense.prune.inner.rate=0",
-    "outpost": "defense.outpost.inner.prune=0 defense.outpost.inner.noise=0",
-    "gaussian": "defense.gaussian.std=0",
-    "laplace": "defense.laplace.std=0",
+    "topk": "defense.share=1.0",
+    "dgp": "defense.k1=0 defense.k2=0",
+    "graddrop": "defense.rate=0",
+    "prune": "defense.rate=0",
+    "outpost": "defense.prune=0 defense.noise=0",
+    "gaussian": "defense.std=0",
+    "laplace": "defense.std=0",
     "soteria": "defense.rate=0",
     "fl_basic": "defense.share=1.0",
     "fl_top": "defense.share=1.0",
@@ -68,9 +68,9 @@ def test_what_travels_is_not_what_an_undefended_client_would_send(defense):
         assert sighting.raw is not None
         if defense_of(defense).model is None:  # else there is no update of this model without the defense
             assert any(not torch.equal(sighting.update[name], raw) for name, raw in sighting.raw.items())
-        public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, parts.config["defense"], True)
+        public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, parts.public.defense, True)
         observation = observe(sighting, parts.model, public, grant_labels=False)
-        assert observation.defense == parts.config["defense"]
+        assert observation.defense == parts.public.defense
         assert all(torch.equal(mask, sighting.update[name] != 0) for name, mask in observation.sent.items())
 
 

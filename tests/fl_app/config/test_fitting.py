@@ -47,7 +47,7 @@ def test_noise_of_clients_needs_a_known_number_of_steps():
     ("rounds", "refused"), [("[1]", True), ("all", True), ("[2]", False), ("last", False)]
 )
 def test_a_round_of_votes_cannot_be_attacked(rounds, refused):
-    text = f"{TINY} defense=fl_top coordinates=vote attack.rounds={rounds}"
+    text = f"{TINY} defense=fl_top defense.chosen_by=vote attack.rounds={rounds}"
     if refused:
         with pytest.raises(ConfigError, match="in round 1 clients vote"):
             client_parts(text)

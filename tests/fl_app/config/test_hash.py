@@ -71,7 +71,7 @@ def test_what_may_change_a_number_changes_the_hash():
         "baseline": True,
         "init": "model.safetensors",
         "audit.store": False,
-        "defense.dgp.inner.k1": 0.04,
+        "defense.k1": 0.04,
         "attack.steps": 3,
         "data.train_per_class": 5,
         "choices.defense": "topk",

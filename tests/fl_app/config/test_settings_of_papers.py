@@ -62,7 +62,7 @@ def test_rates_change_at_rounds_without_a_number_of_them():
 
 @pytest.mark.parametrize(("k1", "k2"), [(0.03, 0.45), (0.05, 0.75), (0.06, 0.90), (0.10, 0.70), (0.20, 0.60)])
 def test_dual_pruning_at_the_papers_ratios_drops_both_ends(k1, k2):
-    left, whole = sent(f"defense=dgp defense.dgp.inner.k1={k1} defense.dgp.inner.k2={k2}")
+    left, whole = sent(f"defense=dgp defense.k1={k1} defense.k2={k2}")
     assert int((left == 0).sum()) == round(k1 * ENTRIES) + round(k2 * ENTRIES)
     dropped = whole[left == 0].abs().sort().values
     smallest, largest = dropped[: round(k2 * ENTRIES)], dropped[round(k2 * ENTRIES) :]
@@ -73,14 +73,14 @@ def test_dual_pruning_at_the_papers_ratios_drops_both_ends(k1, k2):
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("variance", [1e-4, 1e-3, 1e-2, 1e-1])
 def test_noise_at_the_variances_of_zhu_et_al(kind, variance):
-    left, whole = sent(f"defense={kind} defense.{kind}.std={variance**0.5}")
+    left, whole = sent(f"defense={kind} defense.std={variance**0.5}")
     # the variance of a sample variance: 2 / n of its square for normal noise, 5 / n for Laplace's
     assert (left - whole).var().item() == pytest.approx(variance, rel=4 * (5 / ENTRIES) ** 0.5)
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.1, 0.2, 0.3, 0.5, 0.7])
 def test_pruning_of_a_single_gradient_at_the_ratios_of_zhu_et_al(ratio):
-    left, _ = sent(f"defense=prune defense.prune.inner.rate={ratio} error_feedback=false")
+    left, _ = sent(f"defense=prune defense.rate={ratio} defense.error_feedback=false")
     assert int((left == 0).sum()) == round(ratio * ENTRIES)
 
 

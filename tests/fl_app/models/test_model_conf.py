@@ -26,6 +26,7 @@ def test_the_named_choices_are_there():
     expected = {"lenet", "lenet_sigmoid", "convnet", "mlp", "resnet18", "mcmahan_cnn"}
     expected |= {"cnn6", "cnn6_d", "fcn3", "resnet20", "resnet34", "resnet50", "resnet56"}
     expected |= {"bert_mlm", "las", "vgg11", "vgg13", "vgg13_bn", "efficientnet_b0", "resnet50_imagenet"}
+    expected |= {"efficientnet_lite0"}
     assert expected <= {path.stem for path in FILES}
 
 

@@ -26,13 +26,13 @@ from fl_app.models import (
 )
 from fl_app.models.torchvision_cpu import import_torchvision
 
-ELSEWHERE = ("bert_mlm", "las", "efficientnet_b0", "resnet50_imagenet")
+ELSEWHERE = ("bert_mlm", "las", "efficientnet_b0", "efficientnet_lite0", "resnet50_imagenet")
 MODELS = [
     getattr(fl_app.models, name)
     for name in fl_app.models.__all__
     if name.islower() and name not in ("build_model", "check_size", "manipulate_like", *ELSEWHERE)
 ]
-"""Those of images; speech and text, and what torchvision builds, have test files of their own."""
+"""Those of images; speech and text, and networks for ImageNet, have test files of their own."""
 SETTINGS = [
     (lenet_zhu, {}),
     (lenet_zhu, {"activation": "sigmoid"}),

@@ -14,23 +14,22 @@ from fl_app.policy.policy import DefenseRule
 OWN = "defense=dgp batch_size=16 client.pin_model=true"
 POLICY = Policy(
     models=["mlp", "lenet_zhu"],
-    defenses=[DefenseRule(name="prune_dual", at_least={"k2": 0.75}, at_most={"k1": 0.05, "k2": 0.9})],
+    defenses=[DefenseRule(name="dgp", at_least={"k2": 0.75}, at_most={"k1": 0.05, "k2": 0.9})],
     min_batch=16,
 )
 KEYS = [
     "defense",
     "defense.dgp",
-    "defense.dgp.inner",
-    "defense.dgp.inner.k1",
-    "defense.dgp.inner.k2",
-    "defense.dgp.inner._target_",
+    "defense.k1",
+    "defense.k2",
     "defense._target_",
-    "defense.gaussian.std",
+    "defense.inner._target_",
+    "defense.std",
     "training",
     "training.batch_size",
     "training._target_",
     "batch_size",
-    "error_feedback",
+    "defense.error_feedback",
     "model",
     "model._target_",
     "client",
@@ -82,7 +81,7 @@ def test_whatever_a_run_sends_the_built_parts_obey_or_are_refused(sent):
     except ConfigError:
         return
     # the node's own settings hold by themselves ...
-    (pruning,) = [part for part in parts.plan.parts if part.name == "prune_dual"]
+    (pruning,) = [part for part in parts.plan.parts if part.name == "dgp"]
     assert (pruning.settings["k1"], pruning.settings["k2"]) == (0.05, 0.75)
     assert parts.plan.batch_size == 16
     assert parts.pin_model
@@ -100,7 +99,7 @@ def test_without_own_settings_the_policy_alone_keeps_weaker_runs_away(sent):
         check_plan(POLICY, parts.plan)
     except (ConfigError, Refusal):
         return
-    (pruning,) = [part for part in parts.plan.parts if part.name == "prune_dual"]
+    (pruning,) = [part for part in parts.plan.parts if part.name == "dgp"]
     assert pruning.settings["k1"] <= 0.05
     assert 0.75 <= pruning.settings["k2"] <= 0.9
     assert parts.plan.batch_size >= 16
@@ -112,11 +111,9 @@ def test_without_own_settings_the_policy_alone_keeps_weaker_runs_away(sent):
     [
         ("", None),
         ("defense=none", "defense"),
-        ("~defense.dgp", "defense"),
-        ("defense.dgp.inner.k2=0.1", "defense"),
-        ("defense.dgp.inner.k1=0.2", "defense"),
+        ("defense.k2=0.1", "defense"),
+        ("defense.k1=0.2", "defense"),
         ("batch_size=8", "batch"),
-        ("training.batch_size=8", "batch"),
         ("model=mlp", "model"),
         ("clients=1", "cohort"),
     ],

@@ -1,5 +1,6 @@
 """How noise is shared out: variances added up by hand."""
 
+import itertools
 import math
 
 import pytest
@@ -59,3 +60,29 @@ def test_more_survivors_than_clients_are_refused():
     for ask in (NoiseShares(1.0, 5).missing, NoiseShares(1.0, 5, 4).for_server):
         with pytest.raises(ValueError, match=r"survivors must be in 0\.\.5, got 6"):
             ask(6)
+
+
+@pytest.mark.parametrize("honest", [1.0, 0.9, 0.8, 0.5, 0.2])
+@pytest.mark.parametrize("clients", [3, 5, 6])
+def test_no_choice_of_colluding_clients_and_dropouts_leaves_less_noise_than_accounted_for(clients, honest):
+    shares = NoiseShares(2.0, clients, clients, honest)
+    others = range(1, clients)  # client 0 is the one to be protected
+    for count in range(1, clients + 1):
+        left = min(
+            sum(shares.local**2 for other in survivors if other not in colluding)
+            for survivors in itertools.combinations(others, count - 1)
+            for size in range(clients)
+            if size <= (1 - honest) * clients + 1e-6
+            for colluding in itertools.combinations(others, size)
+        )
+        assert shares.for_server(count) ** 2 == pytest.approx(left), count
+
+
+def test_without_secure_aggregation_colluding_clients_add_nothing_to_what_the_server_sees():
+    assert NoiseShares(2.0, 10, None, 0.5).for_server() == NoiseShares(2.0, 10).for_server()
+
+
+@pytest.mark.parametrize("honest", [0.0, -0.1, 1.1])
+def test_a_share_of_honest_clients_that_is_none_is_refused(honest):
+    with pytest.raises(ValueError, match="honest must be in"):
+        NoiseShares(2.0, 10, None, honest)

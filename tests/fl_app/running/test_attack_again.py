@@ -13,6 +13,9 @@ from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.config.compose import ConfigError
 from fl_app.flower import InlineGrid
+from fl_app.report.data.scores import PSNR, mean_score, worst_score
+from fl_app.report.data.update_kinds import as_sent
+from fl_app.results import load_run
 from fl_app.running.federation import run_federation
 
 QUICK = "attack.steps=3"
@@ -58,6 +61,24 @@ def test_another_attack_is_added_and_the_rest_stays(tmp_path):
     assert all((folder / entry["images"]).is_file() for entry in after["attacks"])
     assert after["rounds"] == before["rounds"]
     assert after["config"] == before["config"]
+
+
+def test_a_weaker_attack_stands_beside_the_stronger_one_with_its_settings(tmp_path):
+    folder = finished_run(tmp_path, "defense=none attack.steps=40")
+    before = attacks(folder)
+    attack_again(folder, [QUICK])
+    after = attacks(folder)
+    assert without_time(after[: len(before)]) == without_time(before)
+    assert [entry["settings"]["steps"] for entry in after] == [40] * len(before) + [3] * len(before)
+    assert len({entry["images"] for entry in after}) == len(after)
+    run = load_run(folder)
+    best = max(value for entry in before for value in entry["psnr"])
+    assert worst_score(PSNR, as_sent(run)) == best
+    assert mean_score(PSNR, run.attacks) == mean_score(PSNR, run.attacks[: len(before)])
+    page = (folder / "report.html").read_text()
+    assert page.count('data-fact="attack-settings"') == len(after)
+    attack_again(folder, [QUICK])
+    assert without_time(attacks(folder)) == without_time(after)
 
 
 def test_a_run_keeps_each_model_once_and_only_plain_tensors(tmp_path):
@@ -108,7 +129,7 @@ def test_a_file_that_was_damaged_or_made_up_is_named(tmp_path):
     public = folder / "public.json"
     facts = json.loads(public.read_text())
     public.write_text(json.dumps(facts | {"version": 9}))
-    with pytest.raises(ValueError, match=r"public\.json: cannot be read: version must be 1, got 9"):
+    with pytest.raises(ValueError, match=r"public\.json: cannot be read: version must be 2, got 9"):
         load_sightings(tmp_path)
 
 

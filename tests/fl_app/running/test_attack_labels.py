@@ -17,8 +17,8 @@ from fl_app.types import Observation, Truth
 SAMPLES = 24
 STEPS = {
     "one step": "strategy=fed_sgd",
-    "K steps": "strategy=fed_avg training.batch_size=1",
-    "N x K": "strategy=fed_avg training.batch_size=8",
+    "K steps": "strategy=fed_avg batch_size=1",
+    "N x K": "strategy=fed_avg batch_size=8",
 }
 
 
@@ -39,7 +39,7 @@ def seen(overrides: str) -> tuple[Observation, Truth]:
         grid=TappedGrid(grid, auditor), initial_arrays=hold(parts.model.state_dict()), num_rounds=1
     )
     (sighting,) = auditor.sightings
-    public = Public(d.num_classes, d.in_shape, d.mean, d.std, parts.config["defense"], True)
+    public = Public(d.num_classes, d.in_shape, d.mean, d.std, parts.public.defense, True)
     return observe(sighting, parts.model, public, grant_labels=False), sighting.truth
 
 

@@ -27,9 +27,7 @@ def attacked(folder, overrides):
 
 
 def test_snapshots_are_scored_from_the_start_to_the_result(tmp_path):
-    entries = attacked(
-        tmp_path, "defense=prune defense.prune.inner.rate=0.5 attack.trace=9 audit.mse_below=0.2"
-    )
+    entries = attacked(tmp_path, "defense=prune defense.rate=0.5 attack.trace=9 audit.mse_below=0.2")
     assert [entry["update"] for entry in entries] == ["defended", "undefended"]
     for entry in entries:
         assert [point["iteration"] for point in entry["trace"]] == list(range(7))

@@ -183,7 +183,7 @@ def test_only_more_than_the_bound_is_noted():
 
 
 def test_samples_that_are_no_images_have_no_prior():
-    strategy = SimpleNamespace(charges=Charges())
+    strategy = SimpleNamespace(charges=Charges(), privacy=None)
     strategy.charges.charge([0, 1], {0: Release(0.5, 2.0, 3, 1e-5), 1: Release(0.25, 4.0, 1, 1e-5)})
     rows = Samples(torch.rand(4, 2), torch.zeros(4, dtype=torch.int64))
     facts = describe_recovery(strategy, [seen(SUM, participant=1)], rows, 0.001)

@@ -19,7 +19,7 @@ from fl_app.running import federation
 from fl_app.running import resume as lasting_run
 from fl_app.strategies import FLStd
 
-VECTORS = f"{MLP} training.steps=2 secagg.min_clients=2"
+VECTORS = f"{MLP} training.steps=2"
 PRIVATE = f"{VECTORS} dp=client dp.epsilon=null dp.noise_multiplier=1"
 FAMILIES = {
     "none": f"{MLP} defense=none",
@@ -28,11 +28,12 @@ FAMILIES = {
     "momentum": f"{MLP} defense=none strategy.momentum=0.9 strategy.weight_decay=0.01",
     "dgp": f"{MLP} defense=dgp",
     "partial": f"{MLP} defense=dgp fraction=0.6",
-    "adgp": f"{MLP} defense=adgp location=vote",
+    "adgp": f"{MLP} defense=adgp defense.location=vote",
     "outpost": f"{MLP} defense=outpost",
-    "fl_top": f"{PRIVATE} defense=fl_top share=0.1 fraction=0.8",
-    "vote": f"{PRIVATE} defense=fl_top coordinates=vote share=0.1 fraction=0.8",
-    "fl_basic": f"{VECTORS} defense=fl_basic share=0.1",
+    "fl_top": f"{PRIVATE} defense=fl_top defense.share=0.1 fraction=0.8",
+    "vote": f"{PRIVATE} defense=fl_top defense.chosen_by=vote defense.share=0.1 fraction=0.8",
+    "fl_basic": f"{VECTORS} defense=fl_basic defense.share=0.1",
+    "ftrl": f"{VECTORS} dp=ftrl dp.epsilon=9 defense=fl_top defense.share=0.1 fraction=0.333",
     "sync": "model=convnet model.width=4 defense=none strategy=fed_avg bn=sync",
     "local": "model=convnet model.width=4 defense=none strategy=fed_avg bn=local",
     "dp_sgd": f"{MLP} defense=dp_sgd",
@@ -184,7 +185,7 @@ def test_short_simulations_make_no_checkpoint_and_long_ones_do(tmp_path, monkeyp
     assert len(saved) == 5
 
 
-SECURE = f"{PRIVATE} defense=fl_top share=0.1 clients=4 secagg=on secagg.min_clients=3"
+SECURE = f"{PRIVATE} defense=fl_top defense.share=0.1 clients=4 secagg=on secagg.min_clients=3"
 
 
 def epsilons(folder: Path) -> list[float]:

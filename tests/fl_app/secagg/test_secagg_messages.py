@@ -211,10 +211,21 @@ SECRETS = some(6, 32)
 STAGES = [
     Offered(TERMS, 3, *SECRETS[:3]),
     Shared(
-        TERMS, 3, *SECRETS[:2], bytes(32), {2: Peer(bytes(32), SECRETS[3]), 8: Peer(bytes(32), SECRETS[4])}
+        TERMS,
+        3,
+        *SECRETS[:2],
+        bytes(32),
+        (2, 3, 8),
+        {2: Peer(bytes(32), SECRETS[3]), 8: Peer(bytes(32), SECRETS[4])},
     ),
-    Holding(TERMS, 3, bytes(32), {2: HeldShares(*some(2, 33)), 5: HeldShares(SECRETS[5] + b"x", bytes(33))}),
-    Holding(SIGNED, 3, bytes(32), {2: HeldShares(*some(2, 33))}, endorsed=(2, 3, 5)),
+    Holding(
+        TERMS,
+        3,
+        bytes(32),
+        (2, 3, 5),
+        {2: HeldShares(*some(2, 33)), 5: HeldShares(SECRETS[5] + b"x", bytes(33))},
+    ),
+    Holding(SIGNED, 3, bytes(32), (2, 3), {2: HeldShares(*some(2, 33))}, endorsed=(2, 3, 5)),
     Finished(TERMS, 3),
 ]
 

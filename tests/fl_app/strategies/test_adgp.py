@@ -80,7 +80,7 @@ def test_it_is_the_algorithm_in_plain_loops():
 
 @pytest.mark.parametrize("location", ["random", "vote"])
 def test_uploads_say_where_they_are_within_the_broadcast(location):
-    federated, tap = train(f"defense=adgp rounds=3 location={location}")
+    federated, tap = train(f"defense=adgp rounds=3 defense.location={location}")
     weights = federated.strategy.weights
     for sent, reply in tap.exchanges:
         locations = decode(read_locations(sent), {name: w.bool() for name, w in weights.items()})
@@ -132,7 +132,7 @@ def test_the_broadcaster_goes_through_its_data_once(monkeypatch):
         return original(self, start, parcel)
 
     monkeypatch.setattr(Client, "_work", counting)
-    train("defense=adgp rounds=3 location=vote")
+    train("defense=adgp rounds=3 defense.location=vote")
     assert sorted(worked) == [(round, client) for round in (1, 2, 3) for client in range(5)]
 
 
@@ -192,7 +192,7 @@ RUBBISH = {
 def test_rubbish_for_locations_is_refused_named_and_replaced(bad, location):
     # whoever is asked first in round 1 answers rubbish
     culprit = drawn(1)[0]
-    federated, tap = train(f"defense=adgp rounds=1 location={location}", {culprit: bad}, kind=LOCATE)
+    federated, tap = train(f"defense=adgp rounds=1 defense.location={location}", {culprit: bad}, kind=LOCATE)
     (record,) = federated.strategy.records
     (failure,) = record.failures
     assert failure.client == culprit
@@ -233,7 +233,9 @@ def test_a_steering_client_chooses_alone_when_drawn_but_is_outvoted_and_named_in
     honest, _ = train("defense=adgp rounds=1 batch_size=32", kind=LOCATE)
     assert not alone.strategy.records[0].failures
     voted, _ = train(
-        "defense=adgp rounds=1 batch_size=32 location=vote voters=5", {culprit: smallest_instead}, kind=LOCATE
+        "defense=adgp rounds=1 batch_size=32 defense.location=vote defense.voters=5",
+        {culprit: smallest_instead},
+        kind=LOCATE,
     )
     notes = voted.strategy.records[0].notes
     assert len(notes) == 1
@@ -247,7 +249,7 @@ def overlap(a, b) -> float:
 
 
 def test_an_honest_vote_names_nobody():
-    federated, _ = train("defense=adgp rounds=3 batch_size=16 location=vote voters=4")
+    federated, _ = train("defense=adgp rounds=3 batch_size=16 defense.location=vote defense.voters=4")
     assert [record.notes for record in federated.strategy.records] == [[], [], []]
 
 
@@ -275,7 +277,7 @@ def test_an_update_that_was_refused_is_sent_again_with_the_next_one():
     state = grid.context(next(iter(grid.get_node_ids()))).state
     residual = next(record for name, record in state.items() if name.endswith("/transform"))
     for name, tensor in sent.items():
-        e = torch.from_numpy(residual[f"defense/adgp/e/{name}"].numpy())
+        e = torch.from_numpy(residual[f"defense/e/{name}"].numpy())
         torch.testing.assert_close(tensor + e, gradients[0][name] + gradients[1][name], rtol=0, atol=1e-12)
 
 
@@ -290,7 +292,7 @@ class _Garbling(type(real_client_app)):
 
 
 def test_a_broadcaster_that_lost_its_state_gets_the_whole_model_and_the_round_goes_on():
-    text = f"{SMALL} defense=adgp rounds=3 error_feedback=false"
+    text = f"{SMALL} defense=adgp rounds=3 defense.error_feedback=false"
     grid = InlineGrid(real_client_app, 5, run_config={"overrides": text})
     original = grid.send_and_receive
 
@@ -303,8 +305,8 @@ def test_a_broadcaster_that_lost_its_state_gets_the_whole_model_and_the_round_go
         return original(messages, timeout=timeout)
 
     grid.send_and_receive = wiping
-    federated, _ = train("defense=adgp rounds=3 error_feedback=false", grid=grid)
-    undisturbed, _ = train("defense=adgp rounds=3 error_feedback=false")
+    federated, _ = train("defense=adgp rounds=3 defense.error_feedback=false", grid=grid)
+    undisturbed, _ = train("defense=adgp rounds=3 defense.error_feedback=false")
     assert [record.clients for record in federated.strategy.records] == [5, 5, 5]
     torch.testing.assert_close(federated.strategy.weights, undisturbed.strategy.weights, rtol=0, atol=0)
 
@@ -348,7 +350,7 @@ def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belong
     )
     assert [s.order.client for s in auditor.sightings] == list(range(5))
     assert [s.broadcaster for s in auditor.sightings] == [client == drawn(1)[0] for client in range(5)]
-    public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, {}, True)
+    public = Public(10, (3, 32, 32), (0.5,) * 3, (0.5,) * 3, (), True)
     for sighting in auditor.sightings:
         assert sighting.answer.samples == 1
         assert sighting.truth is not None
@@ -366,12 +368,12 @@ def test_an_attacked_broadcaster_reveals_its_locations_and_the_truth_that_belong
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("defense.adgp.inner.k=0.6", "k must be in"),
-        ("defense.adgp.inner.k1=0.2", "k1 in"),
+        ("defense.k=0.6", "k must be in"),
+        ("defense.k1=0.2", "k1 in"),
         ("strategy.momentum=0.9", "momentum and weight_decay must be 0"),
         ("strategy.weight_decay=0.1", "momentum and weight_decay must be 0"),
-        ("location=first", "location must be one of random, vote"),
-        ("location=vote voters=1", "voters must be at least 2"),
+        ("defense.location=first", "location must be one of random, vote"),
+        ("defense.location=vote defense.voters=1", "voters must be at least 2"),
         ("strategy=fed_avg", "defense=adgp brings its own"),
     ],
 )

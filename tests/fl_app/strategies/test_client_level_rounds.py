@@ -369,13 +369,25 @@ def test_a_fixed_draw_and_noise_of_the_operating_system_are_labelled(tmp_path):
         ("dp.epsilon=-1", "limit must be above 0, got -1"),
         ("dp.secure=maybe", "secure must be one of .*, got 'maybe'"),
         (
-            "dp.accountant=prv dp.sampling=fixed",
-            "the prv accountant knows continuous noise on Poisson samples",
+            "dp.accountant=prv secagg=on secagg.min_clients=2",
+            "the prv accountant knows continuous noise only",
         ),
         ("secagg=on secagg.min_clients=3", "are drawn in some of 2 rounds with a chance of"),
-        ("secagg.min_clients=1", "min_clients must be at least 2, got 1"),
+        ("secagg=on secagg.min_clients=1", "min_clients must be at least 2, got 1"),
     ],
 )
 def test_settings_that_protect_nobody_are_refused(overrides, words):
     with pytest.raises(ValueError, match=f"dp: .*{words}"):
         server_parts(f"{SMALL} {PRIVATE} defense=fl_std {overrides}")
+
+
+@pytest.mark.parametrize("honest", [1.0, 0.5])
+def test_the_server_s_epsilon_leaves_out_the_noise_of_clients_that_collude_with_it(honest):
+    federated, _ = train(
+        f"{PRIVATE} clients=6 fraction=1 defense=fl_top defense.share=0.001 rounds=1 secagg=on "
+        f"dp.epsilon=null dp.noise_multiplier=4 dp.honest={honest}"
+    )
+    others = 6 - 6 * (1 - honest) - 1
+    (signal,) = set(federated.strategy.account.server.values())
+    assert signal == pytest.approx(6 / (others * 4**2))
+    assert federated.strategy.privacy.assumed_honest == honest

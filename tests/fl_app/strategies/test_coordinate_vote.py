@@ -16,10 +16,11 @@ from fl_app.sketches import Votes, coordinate_count, flatten
 from fl_app.wire import decode
 from fl_app.wire.messages import VALUES, unpack_order, unpack_reply
 
-TINY = "model=mlp model.hidden=[8] training.steps=2 share=0.01"
+TINY = "model=mlp model.hidden=[8] training.steps=2"
 N = 3072 * 8 + 8 + 8 * 10 + 10
 K = coordinate_count(0.01, N)
-VOTE = f"{TINY} defense=fl_top coordinates=vote rounds=3"
+TOP = f"{TINY} defense=fl_top defense.share=0.01"
+VOTE = f"{TOP} defense.chosen_by=vote rounds=3"
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +70,7 @@ def test_votes_are_those_of_training_all_weights():
 def test_a_private_vote_is_noised_and_costs_a_round():
     private = "clients=5 fraction=1 dp=client dp.secure=false dp.epsilon=null dp.noise_multiplier=2"
     parts, tap = train(f"{SMALL} {VOTE} {private}")
-    plain, _ = train(f"{SMALL} {TINY} {private} defense=fl_top rounds=3")
+    plain, _ = train(f"{SMALL} {TOP} {private} rounds=3")
     costs = [record.epsilon for record in parts.strategy.records]
     assert costs == pytest.approx([record.epsilon for record in plain.strategy.records])
     assert costs[0] > 0
@@ -89,8 +90,8 @@ def test_votes_are_added_up_under_masks_too():
 
 
 def test_a_run_tells_who_chose_and_how_far_weights_went(tmp_path):
-    for name, more in {"vote": "coordinates=vote defense=fl_top", "std": "defense=fl_std"}.items():
-        text = f"{SMALL} {TINY} rounds=3 {more} run_dir={tmp_path / name}"
+    for name, more in {"vote": VOTE, "std": f"{TINY} defense=fl_std audit.moved_most=0.01"}.items():
+        text = f"{SMALL} {more} rounds=3 run_dir={tmp_path / name}"
         run_federation(InlineGrid(app, 5, run_config={"overrides": text}), text)
     vote, std = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("vote", "std"))
     assert vote["exchange"]["voted_in"] == 1
@@ -116,4 +117,4 @@ def test_the_vote_itself_cannot_be_attacked():
 
 def test_refuses_another_chooser():
     with pytest.raises(ConfigError, match="chosen_by must be one of public, vote, got 'server'"):
-        client_parts(f"{SMALL} {TINY} defense=fl_top coordinates=server")
+        client_parts(f"{SMALL} {TOP} defense.chosen_by=server")

@@ -28,14 +28,24 @@ from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.privacy import Release
 from fl_app.running.federation import run_federation
-from fl_app.secagg.envelopes import COMMITMENT_BYTES, ENVELOPE_BYTES
+from fl_app.secagg.envelopes import COMMITMENT_BYTES, ENVELOPE_BYTES, UNOPENED
 from fl_app.secagg.messages import HEADER_BYTES
+from fl_app.secagg.shamir import SHARE_BYTES
 from fl_app.strategies.roster import Roster
-from fl_app.wire.messages import IDENTIFY, SHARE, TRAIN, unpack_order, unpack_reply
+from fl_app.wire.messages import (
+    IDENTIFY,
+    SHARE,
+    TRAIN,
+    UNMASK,
+    pack_secure,
+    unpack_order,
+    unpack_reply,
+    unpack_secure,
+)
 
 LIAR = 2
 NORM = "model=resnet20 clients=3 data.train_per_class=4 data.test_per_class=2"
-SPARSE = "share=0.005"
+SPARSE = "defense.share=0.005"
 FORGED = Release(1.0, 1e-200, 1, 1e-5)
 
 
@@ -84,11 +94,11 @@ LIES = {
     "huge measurements": (f"defense=fl_cs {SPARSE}", sends_vector(wide(3e38), 79)),
     "large measurements": (f"defense=fl_cs {SPARSE}", sends_vector(wide(1e30), 79)),
     "a vote for what it likes": (
-        f"defense=fl_top coordinates=vote rounds=1 {SPARSE}",
+        f"defense=fl_top defense.chosen_by=vote rounds=1 {SPARSE}",
         sends_vector(lambda v: torch.cat([torch.full((79,), 1e30), v[79:]]), 15826),
     ),
     "a vote that counts double": (
-        f"defense=fl_top coordinates=vote rounds=1 {SPARSE}",
+        f"defense=fl_top defense.chosen_by=vote rounds=1 {SPARSE}",
         sends_vector(lambda v: torch.cat([torch.full((79,), 2 / 79**0.5), v[79:]]), 15826),
     ),
     "a negative variance": (
@@ -213,10 +223,33 @@ def test_who_spoils_a_secure_round_beyond_doubt_is_excluded_from_the_next(places
     assert federated.strategy.aggregation.excluded == {LIAR}
 
 
-def test_one_complaint_excludes_nobody():
+def test_one_complaint_excludes_nobody_and_keeps_nobody_out():
     federated, _ = train(SECURE, {LIAR: flips(envelope(0))}, kind=SHARE)
-    assert [record.clients for record in federated.strategy.records] == [4, 4]
+    assert [record.clients for record in federated.strategy.records] == [5, 5]
     assert not federated.strategy.aggregation.excluded
+
+
+def denies(*owners):
+    """Say that the envelopes of some owners did not open."""
+
+    def lie(order, reply, context):
+        blob = bytearray(unpack_secure(reply))
+        for owner in owners:
+            start = HEADER_BYTES + owner * SHARE_BYTES
+            blob[start : start + SHARE_BYTES] = UNOPENED.seed
+        reply.content = pack_secure(bytes(blob))
+        return reply
+
+    return lie
+
+
+def test_a_client_that_blames_one_other_keeps_it_in_and_one_that_blames_more_is_out():
+    federated, _ = train(SECURE, {LIAR: denies(0)}, kind=UNMASK)
+    assert [record.clients for record in federated.strategy.records] == [5, 5]
+    assert not federated.strategy.aggregation.excluded
+    federated, _ = train(SECURE, {LIAR: denies(0, 1)}, kind=UNMASK)
+    assert [record.clients for record in federated.strategy.records] == [5, 4]
+    assert federated.strategy.aggregation.excluded == {LIAR}
 
 
 def run(overrides, sabotage, folder, kind=TRAIN):

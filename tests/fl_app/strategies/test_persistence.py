@@ -219,18 +219,18 @@ def test_a_strangers_hidden_state_is_named_and_the_resume_refused(overrides, nam
     assert (tmp_path / "result.json").read_bytes() == before
 
 
-PRIVATE = f"{MLP} training.steps=2 secagg.min_clients=2 dp=client dp.epsilon=null dp.noise_multiplier=1"
+PRIVATE = f"{MLP} training.steps=2 dp=client dp.epsilon=null dp.noise_multiplier=1"
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         f"{MLP} defense=dgp strategy.momentum=0.9 fraction=0.6",
-        f"{MLP} defense=adgp location=vote",
+        f"{MLP} defense=adgp defense.location=vote",
         f"{MLP} defense=dp_sgd strategy=fed_yogi",
-        f"{PRIVATE} defense=fl_top coordinates=vote share=0.1 fraction=0.8",
+        f"{PRIVATE} defense=fl_top defense.chosen_by=vote defense.share=0.1 fraction=0.8",
         f"{PRIVATE} defense=fl_std secagg=on clients=4",
-        f"{MLP} training.steps=2 defense=fl_cs share=0.1",
+        f"{MLP} training.steps=2 defense=fl_cs defense.share=0.1",
         "model=convnet model.width=4 defense=none strategy=fed_avg bn=sync",
     ],
 )

@@ -29,7 +29,7 @@ from secure_federations import (
 
 from fl_app.flower.internals import serialised_size
 from fl_app.privacy import NoiseGrid
-from fl_app.secagg import QuorumError, Terms, create_identities
+from fl_app.secagg import QuorumError, Terms, create_identities, fit_neighbourhood
 from fl_app.secagg.keys import Agreement, make_private_key
 from fl_app.secagg.messages import Advert, Keyring, Request, Survivors
 from fl_app.sketches import flatten
@@ -176,6 +176,16 @@ def test_an_answer_that_comes_twice_counts_once():
     federation.play()
     assert_exact(federation, 1, EVERYBODY)
     assert not federation.failed()
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_sum_exactly_over_a_sparse_graph():
+    gone = {OFFER: range(20), SHARE: range(20, 40), TRAIN: range(40, 60), UNMASK: range(60, 80)}
+    drops = [drop for kind, clients in gone.items() for drop in at(1, kind, *clients)]
+    federation = Federation(f"{TOP} clients=1000 data.train_per_class=200 batch_size=1", drops).play()
+    assert federation.strategy.aggregation.terms.neighbourhood == fit_neighbourhood(1000)
+    assert len(federation.failed()) == 60
+    assert_exact(federation, 1, range(60, 1000))
 
 
 # Too few.

@@ -515,8 +515,8 @@ def test_server_momentum_goes_on_where_the_last_round_ended():
     [
         ("defense=fl_top defense.share=0", r"share must be in \(0, 1\], got 0"),
         ("defense=fl_basic defense.share=1.5", r"share must be in \(0, 1\], got 1.5"),
-        ("defense=fl_top strategy.public_steps=0", "steps must be at least 1, got 0"),
-        ("defense=fl_top strategy.public_lr=0", "public_lr must be above 0, got 0"),
+        ("defense=fl_top defense.public_steps=0", "steps must be at least 1, got 0"),
+        ("defense=fl_top defense.public_lr=0", "public_lr must be above 0, got 0"),
         ("defense=fl_std strategy.downlink=change", "clients keep no model: downlink must be full"),
         ("defense=fl_std public.samples=80", "leave none of photos for the clients"),
     ],

@@ -59,7 +59,7 @@ def test_the_noise_of_a_layer_is_as_loud_as_its_weights_spread_but_at_most_one(m
     spread = {"narrow": 0.01, "wide": 0.5, "wider": 9.0, "constant": 0.0}
     update = {name: torch.ones(n) for name in spread}
     sent = apply(
-        perturb_outpost(prune=0.0, noise=0.8, share=1.0), update, make_context(weights=weights_with(spread))
+        perturb_outpost(prune=0.0, noise=0.8, noisy=1.0), update, make_context(weights=weights_with(spread))
     )
     for name, risk in {"narrow": 0.01, "wide": 0.5, "wider": 1.0}.items():
         noise = (sent[name] - 1).double() / (risk * 0.8)
@@ -71,7 +71,7 @@ def test_the_noise_of_a_layer_is_as_loud_as_its_weights_spread_but_at_most_one(m
 def test_a_layer_of_one_weight_has_no_spread_and_gets_no_noise(make_context):
     update = {"s": torch.tensor(2.0)}
     ctx = make_context(weights={"s": torch.tensor(5.0)})
-    assert apply(perturb_outpost(share=1.0), update, ctx)["s"] == 2.0
+    assert apply(perturb_outpost(noisy=1.0), update, ctx)["s"] == 2.0
 
 
 @pytest.mark.parametrize("beta", [0.125, 1.0])
@@ -123,7 +123,7 @@ def test_without_pruning_and_noise_no_bit_changes(make_context):
 def test_without_pruning_and_with_the_whole_share_the_noise_has_normal_tails(make_context):
     n = 200_000
     ctx = make_context(weights=weights_with({"w": 1.0}))
-    transform = perturb_outpost(prune=0, share=1)
+    transform = perturb_outpost(prune=0, noisy=1)
     noise = apply(transform, {"w": torch.zeros(n)}, ctx)["w"].double()
     reference = apply(add_gaussian(0.8), {"w": torch.zeros(n)}, make_context(2))["w"].double()
     for power in (2, 4):

@@ -43,11 +43,10 @@ def test_without_a_defense_nothing_is_held_back_and_by_default_nothing_is_told()
 
 
 def test_top_k_of_a_tenth_holds_back_less_than_nine_tenths_of_the_square():
-    rows = records("defense=topk defense.topk.inner.k=0.1 client.norms=true")
+    rows = records("defense=topk defense.share=0.1 client.norms=true")
     assert all(0 < record.pruned_share < 0.9 for record in rows)
     assert all(
-        record.pruned_share == 0
-        for record in records("defense=topk defense.topk.inner.k=1 client.norms=true")
+        record.pruned_share == 0 for record in records("defense=topk defense.share=1 client.norms=true")
     )
 
 

@@ -221,7 +221,7 @@ def test_a_chain_applies_its_steps_in_the_order_in_which_they_are_written(ctx):
         (lambda: drop_smallest(float("nan")), r"drop_smallest: rate must be in \[0, 1\), got nan"),
         (lambda: drop_smallest(False), r"drop_smallest: rate must be in \[0, 1\), got False"),
         (lambda: perturb_outpost(prune=1.0), r"perturb_outpost: prune must be in \[0, 1\), got 1.0"),
-        (lambda: perturb_outpost(share=1.5), r"perturb_outpost: share must be in \[0, 1\], got 1.5"),
+        (lambda: perturb_outpost(noisy=1.5), r"perturb_outpost: noisy must be in \[0, 1\], got 1.5"),
         (lambda: perturb_outpost(noise=-1), "perturb_outpost: noise must be a finite number of at least 0"),
         (lambda: perturb_outpost(beta=math.inf), "perturb_outpost: beta must be a finite number"),
         (lambda: add_gaussian(-0.1), "add_gaussian: std must be a finite number of at least 0, got -0.1"),

@@ -8,6 +8,7 @@ from study_cells import attack, failed, finished, one_each, planned
 from fl_app.config.compose import ConfigError
 from fl_app.experiments.studies.measured import curves, searches, select, sentence
 from fl_app.experiments.studies.selector import parse_selector
+from fl_app.results import Exchange
 
 
 def read(cells, **raw):
@@ -154,6 +155,26 @@ def test_what_training_costs_a_client_adds_up_over_rounds_and_is_spread_over_all
     assert list(read(cells, metric="uplink_cost").values.values()) == [600 / 50]
     assert list(read(cells, metric="uplink_cost", round="best").values.values()) == [300 / 50]
     assert list(read(cells, metric="downlink_cost", round=1).values.values()) == [10 / 50]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "rounds", "up", "down"),
+    [(True, 200, 110_880, 110_880), (False, 193, 107_000, 21_402_030)],  # FL-TOP and FL-BASIC
+)
+def test_the_formula_of_the_paper_gives_the_costs_that_it_prints(fixed, rounds, up, down):
+    cell = planned("a", defense="dgp")
+    cell.config["fraction"] = 1 / 60
+    rows = [{"round": r} for r in range(1, 201)]
+    measured = finished(cell, rounds=rows, best_round=rounds)
+    measured.run.exchange = Exchange(values=8316, of=1_663_370, by_layer={"w": 8316} if fixed else {})
+    costs = [mean(read([measured], metric=f"{way}link_formula", round="best")) for way in ("up", "down")]
+    assert costs == pytest.approx([up, down], rel=1e-4)
+    assert mean(read([measured], metric="uplink_formula")) == pytest.approx(110_880)
+
+
+def test_runs_that_exchange_no_vectors_have_no_cost_by_the_formula():
+    cells = [finished(planned("a", defense="dgp"), rounds=[{"round": 1}])]
+    assert read(cells, metric="uplink_formula").missing == "the runs have no uplink_formula"
 
 
 def test_cells_of_several_kinds_are_one_selection_only_if_that_is_said():

@@ -129,7 +129,7 @@ def row(**more):
         (wrong(claims=[{"name": "a", "text": ""}]), ["claims[0]: a claim has one of less, more, within"]),
         (wrong(claims=[{**CLAIM, "than": {"part": "ig"}}]), ["claims[0].than: names no metric"]),
         (wrong(claims=[{**CLAIM, "by": 3}]), ["claims[0]: unknown key 'by'"]),
-        (wrong(claims=[CLAIM, CLAIM]), ["claims: names must differ, a stands twice"]),
+        (wrong(claims=[CLAIM, CLAIM]), ["claims: names must differ, a occurs twice"]),
         (wrong(claims=[{**CLAIM, "less": {**DGP, "part": "gi"}}]), ["claims: a: 'gi' is no part: ig"]),
         (
             wrong(claims=[{**CLAIM, "less": {**DGP, "defense": "tpok"}}]),

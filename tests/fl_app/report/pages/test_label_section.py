@@ -68,7 +68,7 @@ def test_the_rules_that_answered_are_counted(tmp_path):
 
 def test_the_summary_speaks_of_labels_where_there_are_no_images(tmp_path):
     lines = "\n".join(summary_lines(write_run(tmp_path, change=with_labels)))
-    assert "precision 0.75, recall 0.75, f1 0.50, exact 0.50 (rlg, mean over 2 updates)" in lines
+    assert "precision 0.75, recall 0.75, f1 0.50, exact 0.50 (rlg plain, mean over 2 updates)" in lines
     assert "PSNR" not in lines
 
 

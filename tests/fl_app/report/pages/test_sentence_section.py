@@ -63,12 +63,12 @@ def test_tokens_that_differ_are_marked_by_a_sign_too_and_nothing_is_taken_for_ma
 
 def test_the_first_screen_and_the_summary_have_the_best_one_for_the_attacker(tmp_path):
     folder = write_run(tmp_path, change=with_sentences)
-    text = ParsedPage(write_report(folder)).text
-    assert "100.0 % of the tokens" in text
-    assert "What was written: “the <s>ing”." in text
-    assert "Which tokens were masked, and what stood there, was granted." in text
-    assert "What was said" not in text
-    assert "100.0 % of the tokens right (text_dlg, the attacker's best)" in "\n".join(summary_lines(folder))
+    page = ParsedPage(write_report(folder))
+    assert page.cards["does-leak"].startswith("100.0 %")
+    assert page.values["original-text"] == "the <s>ing"
+    assert page.values["masked-tokens"] == "granted"
+    (line,) = [line for line in summary_lines(folder) if "text_dlg" in line]
+    assert "100.0 %" in line
 
 
 def test_a_sentence_that_nobody_knows_is_shown_unmarked(tmp_path):

@@ -66,6 +66,29 @@ def test_all_that_bounds_the_server_is_told_with_the_numbers_of_the_run(make_run
     assert values["budget"] == "held"
 
 
+def test_the_honest_clients_that_epsilon_of_the_server_relies_on_are_named(make_run):
+    def change(result):
+        with_secure_aggregation(result)["privacy"]["honest"] = 0.75
+
+    page = report(make_run(rounds=4, change=change))
+    assert page.values["epsilon-server"] == "honest 0.75"
+    assert "75 %" in page.facts["epsilon-server"]
+
+
+def test_turns_leave_the_server_without_a_bound(make_run):
+    def change(result):
+        privacy = with_secure_aggregation(result)["privacy"]
+        del result["secure_aggregation"]
+        privacy |= {"separation": 5, "adjacency": "add or remove one client"}
+        result["summary"]["epsilon_server"] = None
+
+    page = report(make_run(rounds=4, change=change))
+    assert page.values["sampling"] == "turns"
+    assert "5" in page.facts["sampling"]
+    assert page.values["protects-client-server"] == "none"
+    assert "ε" not in page.facts["epsilon-server"]
+
+
 def test_identities_withstand_an_active_server(make_run):
     def change(result):
         with_secure_aggregation(result)["secure_aggregation"]["against"] = "active server"

@@ -51,7 +51,9 @@ def test_words_that_differ_are_marked_and_escaped(tmp_path):
 
 def test_the_first_screen_and_the_summary_have_the_best_one_for_the_attacker(tmp_path):
     folder = write_run(tmp_path, change=with_transcripts)
-    text = ParsedPage(write_report(folder)).text
-    assert "33.3 % word errors" in text
-    assert "What was said: “no wait now”." in text
-    assert "word errors 33.3 % (transcript, the attacker's best)" in "\n".join(summary_lines(folder))
+    page = ParsedPage(write_report(folder))
+    assert page.cards["does-leak"].startswith("33.3 %")
+    assert page.values["original-text"] == "no wait now"
+    assert "masked-tokens" not in page.values
+    (line,) = [line for line in summary_lines(folder) if "transcript" in line]
+    assert "33.3 %" in line

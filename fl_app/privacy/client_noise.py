@@ -1,0 +1,155 @@
+"""Settings and duties that all mechanisms of client-level differential privacy have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl_app.privacy.client_level import clip_and_share, clip_vector
+from fl_app.privacy.discrete_gaussian import Bits, Whole, seeded_bits, system_bits
+from fl_app.privacy.noise_grid import NoiseGrid
+from fl_app.privacy.noise_shares import NoiseShares
+from fl_app.privacy.normal_noise import Noise, replayable_noise, secure_noise
+
+
+@dataclass(frozen=True)
+class ClientNoise(ABC):
+    """A client-level mechanism with a budget.
+
+    Server and clients each make it from the same settings: a client does not have to
+    be told by the server how much noise there is to be shared.
+    """
+
+    rounds: int
+    rate: float
+    """The chance of a client to be in a round, or the share of rounds that it is in."""
+    clients: int
+    epsilon: float | None = 1.0
+    """The budget, at which training stops; None: there is none."""
+    delta: float = 1e-5
+    noise_multiplier: float | None = None
+    """None: the multiplier that makes the budget last for all rounds."""
+    clip: float | None = None
+    """None: learnt from public samples."""
+    secure: bool | str = "auto"
+    """True if noise and draws come from the operating system. Only simulations may set false."""
+    canaries: int = 0
+    """Random updates in a simulation beside those of clients, by which epsilon is measured."""
+    thresholds: bool = False
+    """Whether secure aggregation hides sums of few clients; noise is then in whole numbers."""
+    min_clients: int = 2
+    """With secure aggregation a round with fewer clients is left out."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that protect no client."""
+        who = type(self).__name__
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError(f"{who}: give epsilon or noise_multiplier, got neither")
+        if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(
+                f"{who}: noise_multiplier must be finite and above 0, got {self.noise_multiplier}"
+            )
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"{who}: clip must be finite and above 0, got {self.clip}")
+        if self.secure not in (choices := (True, False, "auto")):
+            raise ValueError(f"{who}: secure must be one of {choices}, got {self.secure!r}")
+        if self.min_clients < 2:
+            raise ValueError(f"{who}: min_clients must be at least 2, got {self.min_clients}")
+        if self.canaries < 0 or self.canaries == 1:
+            raise ValueError(f"{who}: canaries must be 0 or at least 2, got {self.canaries}")
+        for refused, why in (
+            (self.secure is not False, "are for simulations (secure=false)"),
+            (self.thresholds, "cannot take part in secure aggregation: switch one of them off"),
+        ):
+            if self.canaries and refused:
+                raise ValueError(f"{who}: canaries {why}, got canaries={self.canaries}")
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """The multiplier of a round's noise: its standard deviation over the clipping bound."""
+
+    @property
+    @abstractmethod
+    def adjacency(self) -> str:
+        """What the epsilon of the models compares."""
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> str:
+        """The name of the noise's distribution."""
+
+    @property
+    @abstractmethod
+    def accounted_by(self) -> str:
+        """The accountant of the epsilons."""
+
+    @property
+    def separation(self) -> int | None:
+        """Rounds from one turn of a client to its next; None: clients are drawn at random.
+
+        Clients that take turns add no noise of their own: the server adds noise that is correlated over
+        rounds.
+        """
+        return None
+
+    @property
+    def assumed_honest(self) -> float | None:
+        """Share of each cohort that must not tell the server its noise; None: no epsilon depends on it."""
+        return None
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether a set number of clients is drawn, by the strategy's own draw."""
+        return False
+
+    @abstractmethod
+    def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
+        """Return how a cohort shares the noise, with the threshold of secure aggregation or without any."""
+
+    @abstractmethod
+    def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
+        """Return those of ``clients`` who take part, whatever their number."""
+
+    @abstractmethod
+    def divisor(self, counted: int) -> float:
+        """Return what turns a sum over ``counted`` clients into a step of the model."""
+
+    @property
+    def largest_cohort(self) -> int:
+        """The most that can share the noise of a round."""
+        return self.clients + self.canaries
+
+    @property
+    def replayable(self) -> bool:
+        """True if the noise can be replayed from the run's seed."""
+        return self.secure is False
+
+    def protect(
+        self, values: Tensor, *, clip: float, shares: NoiseShares, generator: torch.Generator
+    ) -> Tensor:
+        """Return a client's values, clipped and with its share of the noise, in double precision."""
+        return clip_and_share(values, clip=clip, multiplier=shares.local, noise=self._noise(generator))
+
+    def protect_whole(self, values: Tensor, grid: NoiseGrid, generator: torch.Generator) -> Whole:
+        """Return a client's values in whole steps, clipped and with its share of discrete noise."""
+        return grid.protect(clip_vector(values, grid.clip), self._bits(generator))
+
+    def missing(self, count: int, *, deviation: float, generator: torch.Generator) -> Tensor:
+        """Return noise for those whose vector is not in a sum, in double precision."""
+        return deviation * self._noise(generator)(count)
+
+    def missing_whole(self, count: int, grid: NoiseGrid, generator: torch.Generator) -> Whole:
+        """Return the noise of ``count`` shares in whole steps."""
+        return grid.shares(count, self._bits(generator))
+
+    def _noise(self, generator: torch.Generator) -> Noise:
+        return replayable_noise(generator) if self.replayable else secure_noise()
+
+    def _bits(self, generator: torch.Generator) -> Bits:
+        return seeded_bits(generator) if self.replayable else system_bits

@@ -1,0 +1,79 @@
+"""First sentence of a run's page: leak, price in accuracy, bytes."""
+
+from __future__ import annotations
+
+from fl_app.report.data.formats import format_factor, format_number
+from fl_app.report.data.outcome import THRESHOLDS, Outcome, count_recognised, outcome_of
+from fl_app.report.data.runs import load_baseline
+from fl_app.report.data.scores import SSIM, worst_score
+from fl_app.report.data.update_kinds import as_sent
+from fl_app.report.markup import Html, element
+from fl_app.results import Run
+
+
+def verdict(run: Run) -> Html:
+    """Return the sentence that answers the question of the page, marked with the outcome."""
+    outcome = outcome_of(as_sent(run))
+    return element(
+        "p",
+        element("span", f"{outcome.icon} {outcome.value}", class_=f"verdict {outcome.look}"),
+        " ",
+        verdict_sentence(run),
+        class_="lead",
+        title=THRESHOLDS,
+        data_fact="verdict",
+        data_value=outcome.value,
+    )
+
+
+def verdict_sentence(run: Run) -> str:
+    """Return what leaks, what the defense costs in accuracy, and what it saves in bytes, in one sentence."""
+    parts = [
+        _leak(run),
+        *([price] if (price := _price(run)) else []),
+        *([sent] if (sent := _bytes(run)) else []),
+    ]
+    return "; ".join(parts) + "."
+
+
+def _leak(run: Run) -> str:
+    attacks = as_sent(run)
+    outcome = outcome_of(attacks)
+    if outcome is Outcome.UNKNOWN:
+        return "What this run leaks was not measured"
+    adaptive = any(attack.adaptive for attack in attacks) and run.defense != "none"
+    who = f"An attacker who knows {run.defense}" if adaptive else "The attacker"
+    recognised, count = count_recognised(attacks)
+    if count:
+        best = f"best SSIM {SSIM.show(worst_score(SSIM, attacks))}"
+        noun = "picture" if count == 1 else "pictures"
+        still = "still recognises" if run.defense != "none" else "recognises"
+        return f"{who} {still} {recognised} of {count} attacked {noun} ({best})"
+    result = {
+        Outcome.RECOGNISABLE: "reads most of what it looked for",
+        Outcome.DEGRADED: "reads a part of what it looked for",
+        Outcome.HIDDEN: "reads little of what it looked for",
+    }[outcome]
+    return f"{who} {result}"
+
+
+def _price(run: Run) -> str | None:
+    baseline = load_baseline(run)
+    if run.defense == "none" or baseline is None:
+        return None
+    with_it, without = run.totals.accuracy, baseline.totals.accuracy
+    if with_it is None or without is None:
+        return None
+    points = 100 * (without - with_it)
+    change = f"costs {format_number(points, 1)}" if points >= 0 else f"gains {format_number(-points, 1)}"
+    return f"the defense {change} points of accuracy in this one seed"
+
+
+def _bytes(run: Run) -> str | None:
+    up, down, dense = run.totals.uplink_bytes, run.totals.downlink_bytes, run.totals.dense_bytes
+    if not up or not down or not dense:
+        return None
+    sent = up + down
+    if dense >= sent:
+        return f"it sends {format_factor(dense, sent)} fewer bytes than a dense exchange"
+    return f"it sends {format_factor(sent, dense)} more bytes than a dense exchange"
