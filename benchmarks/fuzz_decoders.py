@@ -73,6 +73,8 @@ from fl_app.types import Trace, Truth
 from fl_app.wire import CodecError, apply_change, decode, decode_masks, encode, encode_change, messages
 from fl_app.wire.messages import MessageError
 
+_BLOB = "blob"
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -341,8 +343,8 @@ def _messages() -> list[Decoder]:
     order = messages.Order(1, 0, 0.1, "ab" * 32, 3, model_spec=_spec().to_json())
     plan = messages.pack_plan(messages.Plan("", "ab" * 32, 7, 4, 1.0))
     facts = messages.pack_blob(b"{}")
-    name = messages.RunName("ab" * 16)
-    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure", facts, name)
+    name, told = messages.RunName("ab" * 16), ConfigRecord({"lr": 0.1, "update": "change"})
+    ordered = messages.pack_order(order, blob, blob, blob, plan, b"secure", facts, name, told)
     messages.add_query(ordered, messages.LocationQuery(0.05, 10))
     truth = Truth(torch.rand(2, 1, 4, 4), torch.tensor([1, 0]))
     reply = messages.Reply(
@@ -350,7 +352,10 @@ def _messages() -> list[Decoder]:
     )
     identity = messages.pack_identity(messages.Identity(0, 4, True))
     audited = messages.pack_reply(reply, messages.pack_audit(truth, _tensors()))
-    refusal, whole = MessageError, (messages.unpack_order, messages.read_order, messages.read_locations)
+    refusal, whole = (
+        MessageError,
+        (messages.unpack_order, messages.read_order, messages.read_locations, messages.read_blob),
+    )
     readers: list[tuple[str, tuple[Callable[..., Any], ...], RecordDict, Callable[[Message], Any]]] = [
         ("order", whole, ordered, messages.unpack_order),
         ("query", (messages.read_query,), ordered, messages.read_query),
@@ -361,6 +366,7 @@ def _messages() -> list[Decoder]:
             messages.pack_reply(reply),
             messages.unpack_reply,
         ),
+        ("metrics", (messages.read_metrics,), messages.pack_metrics({"loss": 0.5}), messages.read_metrics),
         ("identity", (messages.unpack_identity,), identity, messages.unpack_identity),
         ("secure", (messages.unpack_secure,), messages.pack_secure(b"blob"), messages.unpack_secure),
         ("audit", (messages.take_audit,), audited, lambda message: messages.take_audit(message.content)),
@@ -399,7 +405,12 @@ def _message_maker() -> Callable[[RecordDict], Message]:
 
 
 def _as_tree(content: RecordDict) -> dict[str, Any]:
-    return {name: dict(record.items()) for name, record in content.items()}
+    return {name: _values(record) for name, record in content.items()}
+
+
+def _values(record: Any) -> dict[str, Any]:
+    blob = messages.read_blob(record)
+    return dict(record.items()) if blob is None else {_BLOB: blob}
 
 
 def _as_records(tree: Any) -> RecordDict:
@@ -407,7 +418,9 @@ def _as_records(tree: Any) -> RecordDict:
     content = RecordDict()
     for name, values in tree.items():
         kind = MetricRecord if name.rpartition("/")[2] == "metrics" else ConfigRecord
-        if isinstance(values, dict):
+        if isinstance(values, dict) and isinstance(values.get(_BLOB), bytes):
+            content[name] = messages.pack_blob(values[_BLOB])
+        elif isinstance(values, dict):
             record = kind()
             for key, value in values.items():
                 try:
@@ -436,13 +449,14 @@ def _memories() -> list[Decoder]:
     )
     records = RecordDict()
     client_state.save(records, "ab" * 32, state)
+    tensors_of = {n for n, record in records.array_records.items() if messages.read_blob(record) is None}
     tree: dict[str, Any] = {}
     for name, record in records.items():
-        arrays = isinstance(record, ArrayRecord)
-        tree[name] = {key: held.data if arrays else held for key, held in record.items()}
+        arrays = name in tensors_of
+        tree[name] = {key: held.data for key, held in record.items()} if arrays else _values(record)
 
     def read(damaged: dict[str, Any]) -> ClientState:
-        return client_state.load(_memory(damaged, set(records.array_records)), "ab" * 32, device)
+        return client_state.load(_memory(damaged, tensors_of), "ab" * 32, device)
 
     plain = [Array(tensor).data for tensor in (torch.randn(3, 4), torch.arange(6), torch.ones(2, 2) > 0)]
 
@@ -472,7 +486,9 @@ def _kept_files(folder: Path) -> list[Decoder]:
     """Return the readers of what clients and servers keep to outlive their processes."""
     memory = RecordDict()
     tensors = {"w": torch.randn(3, 2), "b": torch.zeros(2)}
-    client_state.save(memory, "ab" * 32, ClientState(version=3, weights=tensors, transform={"e": tensors}))
+    sent = messages.Reply(messages.Answer(1, 0, 8, 2), b"update")
+    kept_state = ClientState(version=3, weights=tensors, transform={"e": tensors}, sent=sent)
+    client_state.save(memory, "ab" * 32, kept_state)
     tree = to_tree(memory)
     kept, run = folder / "memory", folder / "run"
     (run / checkpoint.FOLDER).mkdir(parents=True)

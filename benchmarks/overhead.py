@@ -24,13 +24,13 @@ from rich.table import Table
 
 from fl_app import client_app, server_app
 from fl_app.adversary import passive as audit
-from fl_app.client import client
+from fl_app.client import answers, client
 from fl_app.client import state as client_state
 from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import join_overrides, quote
 from fl_app.flower import InlineGrid, inline
 from fl_app.seeding import generator_for
-from fl_app.strategies import downlink, fed_sgd
+from fl_app.strategies import downlink, exchange, fed_sgd
 from fl_app.strategies.aggregate import RunningSum
 from fl_app.training import Job, batch_norm, parameters
 from fl_app.types import RoundContext
@@ -45,11 +45,11 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "encode": [(client, "encode"), (downlink, "encode"), (downlink, "encode_change"), (fed_sgd, "encode")],
     "decode": [(client, "decode"), (client, "apply_change"), (fed_sgd, "decode"), (audit, "decode")],
     "message": [
-        (client_app, "unpack_order"),
-        (client_app, "pack_reply"),
+        (answers, "unpack_order"),
+        (answers, "pack_reply"),
         (fed_sgd, "pack_order"),
-        (fed_sgd, "unpack_reply"),
-        (fed_sgd, "content_bytes"),
+        (exchange, "unpack_reply"),
+        (exchange, "content_bytes"),
         (inline, "copy_message"),
         (inline, "copy_records"),
     ],

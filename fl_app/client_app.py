@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-import os
-import re
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fl_app.client.answers import answer_evaluate, answer_locate, answer_secure, answer_train
 from fl_app.client.client import Client
-from fl_app.client.disk import MOST_MEGABYTES, DurableMemory
 from fl_app.client.guard import Books, Guard
-from fl_app.client.secure import SecureMember
+from fl_app.client.node import account_file, bundle_hash, named_policy, partition_of, policy_file
+from fl_app.client.refusing import CODES, Codes, refuse_in_codes
 from fl_app.client.vector_client import VectorClient
 from fl_app.config.build import OwnData, client_parts, secure_settings
 from fl_app.config.compose import ConfigError
+from fl_app.config.run_keys import overrides_of
 from fl_app.config.trust import switch, trust_of
 from fl_app.data import DataUnavailable
-from fl_app.flower.copies import copy_records
-from fl_app.policy import DEFAULT, AccountFile, Journal, Policy, Refusal, load_policy
+from fl_app.policy import DEFAULT, Policy
 from fl_app.wire.messages import (
     ENDORSE,
     OFFER,
@@ -31,69 +24,34 @@ from fl_app.wire.messages import (
     UNMASK,
     Identity,
     pack_identity,
-    pack_reply,
-    pack_secure,
     read_facts,
-    read_order,
-    read_query,
-    unpack_order,
-    unpack_secure,
 )
-
-logger = logging.getLogger(__name__)
 
 _DATA_ROOT = "data-root"
 """In a node's config: the folder with samples of its own, all of which it trains on."""
-POLICY, POLICY_LOG, ALLOW_AUDIT = "policy", "policy-log", "allow-audit"
-"""Keys of a node-config: the policy's file, the log of what left, and consent where there is no file."""
-_CODES: tuple[tuple[type[Exception], str], ...] = (
-    (ConfigError, "config"),
-    (DataUnavailable, "data"),
-    (PermissionError, "model"),
-    (OSError, "keep"),
-    (ValueError, "message"),
-)
-"""Texts that a server gets for an error; the first match counts."""
-_BUNDLE = re.compile(r"\.([0-9a-f]{8,64})$")
-_Handler = Callable[[Message, Context], Message]
+ALLOW_AUDIT = "allow-audit"
+"""Key of a node-config: consent to audits where there is no policy's file."""
+_CODES: Codes = ((ConfigError, "config"), (DataUnavailable, "data"), *CODES)
 
 app = ClientApp()
 
 
-def _guarded(handler: _Handler) -> _Handler:
-    """Let a node that does not trust its runs say codes and fixed texts alone; its own log has the rest."""
-
-    @functools.wraps(handler)
-    def handle(message: Message, context: Context) -> Message:
-        try:
-            return handler(message, context)
-        except Exception as error:
-            if _trusts(context):
-                raise
-            code = error.code if isinstance(error, Refusal) else _code_of(error)
-            if isinstance(error, Refusal):
-                logger.warning("run %d: refused [%s]: %s", context.run_id, code, error.detail)
-            else:
-                logger.warning("run %d: failed [%s]", context.run_id, code, exc_info=error)
-            refusal = Refusal(code)
-        try:
-            _note(context, _kind_and_round(message), size=0, allowed=False, decision=refusal.code)
-        except OSError as error:  # its text names files of the node
-            logger.error("run %d: the refusal cannot be noted: %s", context.run_id, error)
-        raise refusal
-
-    return handle
+def _trusts(context: Context) -> bool:
+    """Say whether the node trusts its runs; one whose switches cannot be read does not."""
+    try:
+        return trust_of(context.node_config).whole
+    except ConfigError:
+        return False
 
 
-def _code_of(error: Exception) -> str:
-    return next((code for kind, code in _CODES if isinstance(error, kind)), "internal")
+_guarded = refuse_in_codes(_trusts, _CODES)
 
 
 @app.query("identify")
 @_guarded
 def identify(message: Message, context: Context) -> Message:
     """Say which client this node is, whether it may be audited, and if its samples are its own."""
-    client, num_clients = _partition(context)
+    client, num_clients = partition_of(context)
     identity = Identity(
         client, num_clients, _policy(context).audit.allowed, _DATA_ROOT in context.node_config
     )
@@ -104,14 +62,7 @@ def identify(message: Message, context: Context) -> Message:
 @_guarded
 def locate(message: Message, context: Context) -> Message:
     """Name the largest entries of this round's update."""
-    parcel, memory = unpack_order(message), _memory(context)
-    client = _client(message, context)
-    if memory is not None:
-        memory.recall(context.state, parcel, locating=True)
-    # not kept: the gradient that it computes now would be the same after a restart
-    reply = client.locate(parcel, read_query(message), context.state)
-    _note_answer(message, context, client, parcel.order.round)
-    return Message(pack_reply(reply), reply_to=message)
+    return answer_locate(message, context, _client)
 
 
 @app.query("offer")
@@ -146,145 +97,56 @@ def unmask(message: Message, context: Context) -> Message:
 @_guarded
 def train(message: Message, context: Context) -> Message:
     """Train as ordered."""
-    parcel, memory = unpack_order(message), _memory(context)
-    # Flower keeps a context also if the app raised: what cannot be written down must not be in it
-    trial = context.state if memory is None else copy_records(context.state)
-    client = _client(message, context, trial)
-    since = {} if memory is None else memory.recall(trial, parcel, newest=client.guard is not None)
-    reply, evidence = client.answer(parcel, trial)
-    if memory is not None and not reply.answer.need_model:
-        memory.keep(trial, parcel, since)
-    context.state = trial
-    _note_answer(message, context, client, parcel.order.round)
-    return Message(pack_reply(reply, evidence), reply_to=message)
+    return answer_train(message, context, _client)
+
+
+@app.evaluate()
+@_guarded
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the model on this client's own samples."""
+    return answer_evaluate(message, context, _client)
 
 
 def _secure(kind: str, message: Message, context: Context) -> Message:
-    client, _ = _partition(context)
     settings = secure_settings(_overrides(context), trust_of(context.node_config))
-    if settings is None:
-        raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
-    crowd = max(settings.min_clients, _policy(context).min_cohort)
-    apart = _policy(context).secure_aggregation.min_difference
-    settings = replace(settings, min_clients=crowd, min_difference=apart)
-    member = SecureMember(settings, client, context.state, _folder(context))
-    answer = member.answer(kind, unpack_secure(message))
-    if _has_policy(context):
-        _note(context, _kind_and_round(message), size=len(answer), allowed=True, decision="policy")
-    return Message(pack_secure(answer), reply_to=message)
+    policy = _policy(context)
+    return answer_secure(
+        kind,
+        message,
+        context,
+        settings,
+        min_cohort=policy.min_cohort,
+        min_difference=policy.secure_aggregation.min_difference,
+        guarded=_has_policy(context),
+    )
 
 
-def _client(message: Message, context: Context, records: RecordDict | None = None) -> Client:
+def _client(message: Message, context: Context, records: RecordDict) -> Client:
     root = context.node_config.get(_DATA_ROOT)
     own = None if root is None else OwnData(str(root), read_facts(message))
     parts = client_parts(_overrides(context), trust_of(context.node_config), own)
     policy = _policy(context)
     guard = None
     if parts.plan is not None and _has_policy(context):
-        books = Books(_account_file(context), context.state if records is None else records)
-        guard = Guard(policy, parts.plan, books, context.run_id, _bundle())
+        books = Books(account_file(context), records)
+        guard = Guard(policy, parts.plan, books, context.run_id, bundle_hash())
     kind = Client if parts.defense.scheme is None else VectorClient
-    return kind(parts, *_partition(context), policy.audit.allowed, guard)
-
-
-def _trusts(context: Context) -> bool:
-    """Say whether the node trusts its runs; one whose switches cannot be read does not."""
-    try:
-        return trust_of(context.node_config).whole
-    except ConfigError:
-        return False
+    return kind(parts, *partition_of(context), policy.audit.allowed, guard)
 
 
 def _has_policy(context: Context) -> bool:
     """Say whether runs are held to a policy: everywhere but on a node that trusts them and names no file."""
-    return bool(_policy_file(context)) or not _trusts(context)
-
-
-def _policy_file(context: Context) -> str:
-    return str(context.node_config.get(POLICY, os.environ.get("FL_APP_POLICY", "")))
+    return bool(policy_file(context)) or not _trusts(context)
 
 
 def _policy(context: Context) -> Policy:
     """Return the node's policy: its file's, or the default with the consent that its node-config gives."""
-    file = _policy_file(context)
-    if file:
-        try:
-            return _load(file)
-        except ValueError as error:
-            raise Refusal("node", str(error)) from error
+    named = named_policy(context)
+    if named is not None:
+        return named
     allowed = switch(context.node_config, ALLOW_AUDIT, "FL_APP_ALLOW_AUDIT")
     return DEFAULT.model_copy(update={"audit": DEFAULT.audit.model_copy(update={"allowed": allowed})})
 
 
-@functools.lru_cache(maxsize=4)
-def _load(file: str) -> Policy:
-    return load_policy(Path(file))
-
-
-@functools.cache
-def _bundle() -> str:
-    """Return the hash of the app bundle that this module was unpacked from; "" if there is none."""
-    found = _BUNDLE.search(Path(__file__).resolve().parents[1].name)
-    return found[1] if found else ""
-
-
-def _note_answer(message: Message, context: Context, client: Client, round: int) -> None:
-    if client.guard is not None:
-        about = (message.metadata.message_type, round)
-        _note(context, about, size=client.guard.size, allowed=True, decision="policy")
-
-
-def _kind_and_round(message: Message) -> tuple[str, int | None]:
-    try:
-        return message.metadata.message_type, read_order(message).round
-    except ValueError:
-        return message.metadata.message_type, None
-
-
-def _note(
-    context: Context, about: tuple[str, int | None], *, size: int, allowed: bool, decision: str
-) -> None:
-    """Write down what left, or was refused, if the node has a place for it."""
-    log = context.node_config.get(POLICY_LOG, os.environ.get("FL_APP_POLICY_LOG"))
-    folder = _folder(context)
-    if not log and folder is None:
-        return
-    path = Path(str(log)) if log else Path(str(folder)) / "leaving.jsonl"
-    kind, round = about
-    Journal(path).write(
-        run=context.run_id, round=round, kind=kind, size=size, allowed=allowed, decision=decision
-    )
-
-
 def _overrides(context: Context) -> str:
-    return str(context.run_config.get("overrides", ""))
-
-
-def _partition(context: Context) -> tuple[int, int]:
-    try:
-        return int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    except KeyError as missing:
-        raise ValueError(
-            f"node {context.node_id}: its node-config must have partition-id and num-partitions, "
-            f"got {dict(context.node_config)}"
-        ) from missing
-
-
-def _folder(context: Context) -> Path | None:
-    """Return this client's own folder, if the node configures one."""
-    folder = context.node_config.get("state-dir", os.environ.get("FL_APP_STATE"))
-    return Path(str(folder)) if folder else None
-
-
-def _memory(context: Context) -> DurableMemory | None:
-    """Return where this client keeps its memory."""
-    folder = _folder(context)
-    if folder is None:
-        return None
-    megabytes = float(context.node_config.get("state-megabytes", MOST_MEGABYTES))
-    return DurableMemory(folder, _partition(context)[0], int(megabytes * 2**20))
-
-
-def _account_file(context: Context) -> AccountFile | None:
-    folder = _folder(context)
-    return None if folder is None else AccountFile(folder / f"account-{_partition(context)[0]}.json")
+    return overrides_of(context.run_config, partition_of(context)[1])

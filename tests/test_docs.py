@@ -1,17 +1,24 @@
 """The documentation names only what is there: links, commands, modules, and numbers that it repeats."""
 
 import importlib
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import own_apps
 import pytest
+from flwr.app import Context, RecordDict
 
 from fl_app.config.compose import compose
 from fl_app.experiments.papers import PAPERS
+from fl_app.flower import InlineGrid
 
 PAGES = sorted(Path(__file__).resolve().parents[1].glob("docs/*.md"))
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -61,13 +68,41 @@ def test_every_relative_link_and_its_anchor_resolve(repository):
 
 
 def test_python_of_the_readme_runs(repository):
-    blocks = code_blocks((repository / "README.md").read_text(), "python")
-    assert blocks
-    for block in blocks:
-        assert "steps=1200" in block
-        names: dict[str, Any] = {}
-        exec(compile(block.replace("steps=1200", "steps=2"), "README.md", "exec"), names)
-        assert tuple(names["found"].images.shape) == (1, 3, 32, 32)
+    attack, _ = code_blocks((repository / "README.md").read_text(), "python")
+    assert "steps=1200" in attack
+    names: dict[str, Any] = {}
+    exec(compile(attack.replace("steps=1200", "steps=2"), "README.md", "exec"), names)
+    assert tuple(names["found"].images.shape) == (1, 3, 32, 32)
+
+
+def test_the_readmes_app_trains_a_model_of_ones_own(repository, monkeypatch):
+    _, block = code_blocks((repository / "README.md").read_text(), "python")
+    task = ModuleType("my_task")
+    x, y = own_apps.rows(9)
+    vars(task).update(net=own_apps.net, train=own_apps.train, x=x, y=y)
+    monkeypatch.setitem(sys.modules, "my_task", task)
+    names: dict[str, Any] = {}
+    exec(compile(block.replace("0.005", "0.2"), "README.md", "exec"), names)
+    names["server"](InlineGrid(names["client"], 3), Context(1, 0, {}, RecordDict(), {}))
+
+
+def test_snippets_of_the_library_run_as_an_app_in_an_empty_folder(repository, tmp_path):
+    text = (repository / "docs" / "library.md").read_text()
+    app, *others = code_blocks(text, "python")
+    (tmp_path / "my_app.py").write_text(app)
+    (tmp_path / "pyproject.toml").write_text("\n".join(code_blocks(text, "toml")))
+    imported = set(re.findall(r"^(?:from|import) (\w+)", app, flags=re.MULTILINE))
+    assert imported == {"flwr", "torch", "fl_app"}
+    simulate = "from fl_app.cli import simulate; simulate()"
+    ran = subprocess.run(
+        [sys.executable, "-c", simulate, "--app", ".", "--num-supernodes", "4"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        check=False,
+    )
+    names: dict[str, Any] = {}
+    exec(compile("\n".join([app, *others]), "library.md", "exec"), names)
+    assert ran.returncode == 0
 
 
 def test_verdicts_in_the_readme_are_those_of_the_results(repository):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 from torch import Tensor, nn
 
 from fl_app.adversary.passive import PassiveServer
@@ -41,7 +41,7 @@ class _Bait(NamedTuple):
     spec: ModelSpec
     weights: Update
     buffers: Update
-    packed: tuple[ConfigRecord, ConfigRecord | None]
+    packed: tuple[ArrayRecord, ArrayRecord | None]
 
 
 class ActiveServer(PassiveServer):
@@ -126,7 +126,7 @@ class ActiveServer(PassiveServer):
             )
         return self._bait
 
-    def _locations(self, message: Message, bait: _Bait) -> ConfigRecord | None:
+    def _locations(self, message: Message, bait: _Bait) -> ArrayRecord | None:
         """Return the positions of a round that names some: the same, and everything that was added."""
         blob = read_locations(message)
         if not blob:

@@ -11,6 +11,7 @@ from fl_app import server_app
 from fl_app.cli.announcement import announce
 from fl_app.cli.own_code import OPTION, add_option, import_from_here, search_in
 from fl_app.config.compose import split_overrides
+from fl_app.config.run_keys import overrides_of
 from fl_app.console.logs import show_logs
 from fl_app.experiments.job import run_job
 from fl_app.flower import ENGINES, fuse, read_app, run_app
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     backend = _json(args.backend_config) if args.backend_config else {}
     if server is server_app.app:
         import_from_here()
-        overrides = [*search_in(args.config_dir), *split_overrides(str(run_config["overrides"]))]
+        overrides = [*search_in(args.config_dir), *split_overrides(overrides_of(run_config, None))]
         overrides += [f"clients={args.num_supernodes}"] if args.num_supernodes is not None else []
         overrides += [f"engine={args.backend}"] if args.backend else []
         announce(run_job(overrides, backend=backend, verbose=args.verbose))

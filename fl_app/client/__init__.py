@@ -1,1 +1,10 @@
-"""One client of a federation: its answers, its memory between rounds, and its checks."""
+"""One client of a federation: its answers, its memory between rounds, and its checks.
+
+`app` makes a Flower ClientApp of a training function of one's own.
+"""
+
+from fl_app.client.library import app
+from fl_app.client.own_training import OwnFunction
+from fl_app.client.secure import SecureSettings
+
+__all__ = ["OwnFunction", "SecureSettings", "app"]

@@ -21,7 +21,7 @@ from fl_app.policy import Refusal, RunPlan
 from fl_app.privacy import ClientNoise, Release
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
-from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, parameters
+from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, evaluate_own, parameters
 from fl_app.transforms import State, corrected, norm, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
@@ -72,8 +72,8 @@ class ClientParts:
     device: torch.device
     dtype: torch.dtype
     seed: int
-    start: Callable[[], Update]
-    """The weights that the run starts from, which every client can make by itself."""
+    start: Callable[[], Update] | None
+    """The weights that the run starts from, if every client can make them by itself."""
     settings: str = ""
     """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
     privacy: ClientNoise | None = None
@@ -176,6 +176,26 @@ class Client:
             ),
         )
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def evaluate(self, parcel: Parcel) -> tuple[int, dict[str, float]]:
+        """Evaluate the whole model in an order on the client's own samples; nothing is remembered.
+
+        Numbers measured on chosen models tell of the samples: a node with a policy has no answer.
+        """
+        if self.guard is not None or self.parts.privacy is not None or self.parts.secure is not None:
+            raise Refusal("metrics", f"client {self.client}: evaluates no model that it is sent")
+        order = self._accept(parcel, "evaluate")
+        if order.base >= 0:
+            raise MessageError(f"client {self.client}: evaluates whole models alone, got a change")
+        start = self._start(parcel, ClientState())
+        if start is None:
+            raise MessageError(f"client {self.client}: got no model to evaluate")
+        self._load(start)
+        start.model.eval()
+        try:
+            return evaluate_own(start.model, self._data())
+        finally:
+            batch_norm.set_mode(start.model, training=self.parts.training, bn=self.parts.bn)
 
     @property
     def _plan_digest(self) -> str:
@@ -368,6 +388,7 @@ class Client:
             steps=trained.steps,
             rate=trained.rate,
             loss=trained.loss,
+            metrics=trained.metrics,
             truth=_truth(trained) if trained.batches else None,
             raw=raw,
         )
@@ -432,7 +453,12 @@ def _remembers(state: State) -> bool:
 
 def _metrics(work: Work, memory: State) -> dict[str, float]:
     residual = residual_norm(memory)
-    return {"loss": work.loss} | ({} if residual is None else {"residual_norm": residual})
+    return measured(work) | ({} if residual is None else {"residual_norm": residual})
+
+
+def measured(work: Work) -> dict[str, float]:
+    """Return what was measured in training: the numbers of a function of one's own, else the loss."""
+    return dict(work.metrics) or {"loss": work.loss}
 
 
 def _norms(work: Work, whole: Update, sent: Update) -> dict[str, float]:

@@ -6,7 +6,6 @@ has lost its keys is one that dropped out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -14,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fl_app.client.state import of_models
 from fl_app.flower.held_tensor import hold, release
 from fl_app.storage.tree_file import Tree
+from fl_app.wire.messages import pack_blob, read_blob
 
 _KINDS = {"config": ConfigRecord, "metric": MetricRecord}
 
@@ -33,9 +33,12 @@ def from_tree(tree: Tree) -> RecordDict:
 
 def _entries(record: ArrayRecord | ConfigRecord | MetricRecord) -> list[Any]:
     if isinstance(record, ArrayRecord):
-        return ["array", release(record)]
+        blob = read_blob(record)
+        return ["array", release(record)] if blob is None else ["packed", blob]
     return ["config" if isinstance(record, ConfigRecord) else "metric", dict(record.items())]
 
 
-def _record(kind: str, entries: Mapping[str, Any]) -> ArrayRecord | ConfigRecord | MetricRecord:
+def _record(kind: str, entries: Any) -> ArrayRecord | ConfigRecord | MetricRecord:
+    if kind == "packed":
+        return pack_blob(entries)
     return hold(entries) if kind == "array" else cast(Any, _KINDS[kind])(entries)

@@ -71,12 +71,12 @@ class SecureMember:
         elif kind == SHARE:
             step = share(self._load(), blob, identity=identity)
         elif kind == ENDORSE and identity is not None:
-            self._check_difference(Survivors.from_bytes(blob, self.terms).clients)
             step = endorse(self._load(), blob, identity=identity)
+            self._check_difference(Survivors.from_bytes(blob, self.terms).clients)
         elif kind == UNMASK:
+            step = unmask(self._load(), blob, identity=identity)
             survivors = Request.from_bytes(blob, self.terms).survivors
             self._check_difference(survivors)
-            step = unmask(self._load(), blob, identity=identity)
             self._remember(survivors)
         else:
             raise MessageError(f"client {self.client}: has no answer to {kind}")

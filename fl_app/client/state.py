@@ -33,6 +33,8 @@ _META: Mapping[str, type] = {
     "plan": str,
 }
 _WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
+_MEASURED = "metric:"
+"""Before the name of a metric of the user's own, among the numbers of the work that is kept."""
 _SENT = f"sent{_SEPARATOR}"
 _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
@@ -53,6 +55,8 @@ class Work:
     """The samples, for an audit."""
     raw: Update | None = None
     """The update of the same samples without any defense, for an audit."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a training function of one's own measured."""
 
 
 @dataclass
@@ -167,6 +171,7 @@ def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
     """Return the numbers and the tensors of ``work``."""
     fields = vars(work)
     numbers = {name: kind(fields[name]) for name, kind in _WORK.items()}
+    numbers |= {_MEASURED + name: value for name, value in work.metrics.items()}
     truth = {} if work.truth is None else {k: v for k, v in vars(work.truth).items() if v is not None}
     tensors: State = {
         "update": {**work.update},
@@ -181,13 +186,17 @@ def _load_work(record: object, tensors: Update) -> Work | None:
     if not isinstance(record, ConfigRecord):
         return None
     parts = cast(dict[str, Update], _unflatten(tensors))
+    own = {name: value for name, value in record.items() if name.startswith(_MEASURED)}
+    metrics = _checked(ConfigRecord(own), dict.fromkeys(own, float))
+    numbers = ConfigRecord({name: value for name, value in record.items() if name not in own})
     try:
         return Work(
             update=parts["update"],
             buffers=parts["buffers"],
             truth=Truth(**parts["truth"]) if parts["truth"] else None,
             raw=parts["raw"] or None,
-            **_checked(record, _WORK),
+            metrics={name.removeprefix(_MEASURED): value for name, value in metrics.items()},
+            **_checked(numbers, _WORK),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"client_state: the work that was kept lacks a part: {error}") from error

@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fl_app.client.client import Client, Start, evidence
+from fl_app.client.client import Client, Start, evidence, measured
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.privacy import ClientNoise, NoiseGrid, Release
@@ -39,7 +39,8 @@ class VectorClient(Client):
         if again is not None:
             return again, None
         known = parcel.locations or state.coordinates
-        if plan.coordinates and not known:
+        lacks_start = order.base >= 0 and self.parts.start is None and not state.weights
+        if plan.coordinates and (not known or lacks_start):
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
         digest = self._digest(parcel, start)
@@ -54,14 +55,14 @@ class VectorClient(Client):
             update=update,
             buffers=encode(work.buffers) if work.buffers and self.parts.bn == "sync" else b"",
             # metrics of the data itself would leave without noise
-            metrics={} if self._secretive else self._told({"loss": work.loss}),
+            metrics={} if self._secretive else self._told(measured(work)),
         )
         self._leave(parcel, digest, reply, work, self._releases(plan, records))
         own_buffers = work.buffers if self.parts.bn == "local" else {}
         guarded = self.guard is not None
         kept = ClientState(
-            # a guarded client compares the next model with them
-            weights=start.weights if guarded and self.parts.privacy is None else {},
+            # a guarded client compares the next model with them; one that cannot make them builds on them
+            weights=start.weights if self._keeps_weights(plan) else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,
@@ -74,6 +75,10 @@ class VectorClient(Client):
         )
         self._remember(records, order, kept)
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+
+    def _keeps_weights(self, plan: Plan) -> bool:
+        needs_start = self.parts.start is None and bool(plan.coordinates)
+        return needs_start or (self.guard is not None and not self._secretive)
 
     def _plan(self, parcel: Parcel) -> Plan:
         if parcel.plan is None:
@@ -96,8 +101,8 @@ class VectorClient(Client):
         else:
             weights = parts.restored.get(
                 parcel.model,
-                {},
-                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed),
+                state.weights if parts.start is None else {},
+                lambda: self._from_start(plan, _decode_values(parcel.model, fixed, like), fixed, state),
             )
         state = self._follow(order, state, weights)
         return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
@@ -113,7 +118,10 @@ class VectorClient(Client):
             raise MessageError(f"client {self.client}: its coordinates are not those of the order")
         return coordinates
 
-    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor) -> Update:
+    def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor, state: ClientState) -> Update:
+        if self.parts.start is None:
+            # everything else is as it was when the whole model came
+            return scatter(values, coordinates, state.weights)
         start = self.parts.start()
         if hash_tensors(start.values()) != plan.start:
             raise MessageError(

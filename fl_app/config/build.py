@@ -45,6 +45,7 @@ from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
 from fl_app.strategies import FedSGD, SecureAggregation
+from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
@@ -147,18 +148,19 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     strategy = _build(
         cfg,
         "strategy",
-        spec,
+        model,
         schedule,
         clients=cfg.clients,
-        parameters=list(parameters(model)),
-        fraction=cfg.fraction,
+        fraction_train=cfg.fraction,
+        fraction_evaluate=cfg.fraction_evaluate,
         exchange_buffers=cfg.bn == "sync",
         timeout=cfg.timeout,
         wait=cfg.wait,
-        facts=facts_of(dataset).to_json(),
         seed=cfg.seed,
-        release=defense.release,
         aggregate=_rule(cfg),
+        run=ConfiguredRun(
+            spec, facts_of(dataset).to_json(), _hash_job_settings(cfg), release=defense.release
+        ),
         **shared,
         **_vector_parts(cfg, defense, model, public, schedule(1)),
     )
@@ -414,7 +416,6 @@ def _vector_parts(
     return {
         "privacy": privacy,
         "aggregation": aggregation,
-        "settings": _hash_job_settings(cfg),
         "public": PublicRound(_build(cfg, "training"), model, data, lr),
     }
 

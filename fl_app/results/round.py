@@ -37,6 +37,9 @@ class Round(Row):
     wer: float | None = None
     """Word error rate, of speech alone."""
     validation_accuracy: float | None = None
+    client_accuracy: float | None = None
+    """The mean over the clients that evaluated the model on their own samples, by their number."""
+    client_loss: float | None = None
     clients: Whole | None = None
     """The number of updates that entered the mean."""
     uplink_bytes: Whole | None = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from flwr.serverapp import Grid
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.seeding import SERVER, generator_for
 from fl_app.sketches.selection import exact, location_counts
+from fl_app.strategies.arguments import ConfiguredRun, check_numbers
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.location_vote import agreement, vote
+from fl_app.strategies.optimisers import ServerOptimiser
+from fl_app.strategies.robust import Rule
+from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode_masks, encode
 from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
@@ -36,14 +39,47 @@ class ADGP(FedSGD):
 
     def __init__(
         self,
-        *args: Any,
+        model: nn.Module,
+        lr: float | Schedule,
+        *,
         k: float,
         min_size: int = 4,
         location: str = "random",
         voters: int = 3,
-        **kwargs: Any,
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        optimiser: ServerOptimiser | None = None,
+        downlink: str = "auto",
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+        aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            model,
+            lr,
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            optimiser=optimiser,
+            downlink=downlink,
+            exchange_buffers=exchange_buffers,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+            aggregate=aggregate,
+            run=run,
+        )
+        check_numbers("ADGP", k=k, min_size=min_size, voters=voters)
         if not 0 < k <= 0.5:
             raise ValueError(f"ADGP: k must be in (0, 0.5], got {k}")
         if location not in LOCATIONS:

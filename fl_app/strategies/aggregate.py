@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fl_app.types import Update
+from fl_app.wire.messages import EXAMPLES
 
 
 class RunningSum:
@@ -63,3 +64,18 @@ def mean_of(values: list[float | None], weights: list[float]) -> float | None:
     known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / total if total else None
+
+
+def mean_metrics(told: Mapping[int, Mapping[str, float]], weights: Mapping[int, float]) -> dict[str, float]:
+    """Return the weighted means of the metrics that all clients tell, and the sum of their samples."""
+    if not told:
+        return {}
+    names = set.intersection(*(set(metrics) for metrics in told.values()))
+    whole = sum(weights[client] for client in told)
+    means = {
+        name: sum(metrics[name] * weights[client] for client, metrics in told.items()) / whole
+        for name in sorted(names)
+    }
+    if EXAMPLES in means:
+        means[EXAMPLES] = sum(metrics[EXAMPLES] for metrics in told.values())
+    return means

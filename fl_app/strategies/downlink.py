@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fl_app.sketches import gather
@@ -23,7 +23,7 @@ class Downlink:
     Blobs are packed on demand, once a version, and shared by all messages.
     """
 
-    nothing = -1
+    nothing: int = -1
     """Sentinel: client has no model; send it whole."""
 
     def __init__(self, mode: str) -> None:
@@ -35,7 +35,7 @@ class Downlink:
         self._previous: Update = {}
         self._within: Mapping[str, Tensor] | None = None
         self._held: dict[int, int] = {}
-        self._packed: dict[int, ConfigRecord] = {}
+        self._packed: dict[int, ArrayRecord] = {}
 
     def publish(self, weights: Update, version: int, within: Mapping[str, Tensor] | None = None) -> None:
         """Make ``weights`` the current version; clients know that they changed only ``within`` the masks."""
@@ -49,7 +49,7 @@ class Downlink:
         holds_previous = held == self.version - 1 and bool(self._previous)
         return held if held == self.version or (self.mode == "change" and holds_previous) else -1
 
-    def blob(self, base: int) -> ConfigRecord:
+    def blob(self, base: int) -> ArrayRecord:
         """Return the record that brings a client from ``base`` to the current version."""
         if base not in self._packed:
             self._packed[base] = pack_blob(self._pack(base))
@@ -97,18 +97,20 @@ class Downlink:
 
 
 class FixedDownlink(Downlink):
-    """The values at fixed coordinates; everything else is as in version 0, which every client can make."""
+    """The values at fixed coordinates; everything else is as in version 0.
 
-    nothing = 0
+    Clients can make that version by themselves, or else hold it since they were sent the whole model.
+    """
 
-    def __init__(self, coordinates: Tensor) -> None:
+    def __init__(self, coordinates: Tensor, *, start_known: bool = True) -> None:
         super().__init__("full")
         self.mode = "fixed"
+        self.nothing = 0 if start_known else -1
         self._coordinates = coordinates
 
     def base_for(self, client: int) -> int:
-        """Return version 0: clients hold no later one."""
-        return 0
+        """Return version 0: clients hold no later one; who cannot make it is sent the whole model once."""
+        return 0 if self.knows(client) else self.nothing
 
     def knows(self, client: int) -> bool:
         """Say whether the client has worked with the coordinates, and remembers them."""
@@ -120,7 +122,7 @@ class FixedDownlink(Downlink):
         return blob_size(self.blob(0)) / bound if bound else None
 
     def _pack(self, base: int) -> bytes:
-        return encode(self._values())
+        return super()._pack(base) if base < 0 else encode(self._values())
 
     def _values(self) -> Update:
         return {VALUES: gather(self._weights, self._coordinates)}

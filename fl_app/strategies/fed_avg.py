@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import nn
 
 from fl_app.strategies.aggregate import undo
+from fl_app.strategies.arguments import ConfiguredRun, check_numbers
 from fl_app.strategies.fed_sgd import FedSGD
 from fl_app.strategies.optimisers import ServerOptimiser, sgd
+from fl_app.strategies.robust import Rule
+from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 
 
@@ -21,18 +24,50 @@ class FedAvg(FedSGD):
 
     def __init__(
         self,
-        *args: Any,
+        model: nn.Module,
+        lr: float | Schedule,
+        *,
         server_lr: float = 1.0,
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
         optimiser: ServerOptimiser | None = None,
-        **kwargs: Any,
+        downlink: str = "auto",
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+        aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
         who = type(self).__name__
+        check_numbers(who, server_lr=server_lr)
         if server_lr <= 0:
             raise ValueError(f"{who}: server_lr must be positive, got {server_lr}")
         if optimiser is not None and server_lr != 1:
             raise ValueError(f"{who}: an optimiser has its own rate: server_lr must be 1, got {server_lr}")
         self.server_lr = server_lr
-        super().__init__(*args, optimiser=optimiser, **kwargs)
+        super().__init__(
+            model,
+            lr,
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            optimiser=optimiser,
+            downlink=downlink,
+            exchange_buffers=exchange_buffers,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+            aggregate=aggregate,
+            run=run,
+        )
         if self.weight_decay:
             raise ValueError(f"{who}: weight_decay belongs to the clients' training, not to the strategy")
 

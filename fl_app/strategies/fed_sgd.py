@@ -10,38 +10,45 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
 
 from fl_app.flower.deadline import DeadlineGrid
 from fl_app.flower.held_tensor import hold, release
-from fl_app.models import ModelSpec
+from fl_app.models.described import describe_module, frozen_parameters
 from fl_app.privacy import ClientAccount, ClientNoise, TurnAccount
 from fl_app.results import Round
 from fl_app.seeding import SERVER, seed_for, seeded
 from fl_app.storage.tree_file import Tree
-from fl_app.strategies.aggregate import RunningSum, cast_like, undo
+from fl_app.strategies.aggregate import RunningSum, cast_like, mean_metrics, undo
+from fl_app.strategies.arguments import ConfiguredRun, check_module, check_numbers, schedule_of
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import Charges
+from fl_app.strategies.client_evaluation import ClientEvaluation
 from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.downlink import Downlink, raw_bytes
 from fl_app.strategies.exchange import Exchange, Pack
-from fl_app.strategies.gate import ExpectedRelease, Gate, Unusable, check_model
+from fl_app.strategies.gate import METRICS, Gate, Unusable, check_model
 from fl_app.strategies.gathering import gather_updates
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
 from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
 from fl_app.strategies.round_metrics import note_metrics
+from fl_app.training import parameters
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import decode, encode
 from fl_app.wire.bound import entropy_bound
 from fl_app.wire.messages import (
+    CHANGE,
+    GRADIENT,
     TRAIN,
+    UPDATE,
     LocationQuery,
     Order,
     Reply,
@@ -58,14 +65,19 @@ logger = logging.getLogger(__name__)
 class FedSGD(Strategy):
     """One gradient per client per round; ``x <- x - lr * mean(g)``, by sample count.
 
-    ``start`` is Flower's own. A bad client never stops a round: it is named in
-    ``record.failures`` and in the log, and the others are averaged. A client
-    without the previous version of the model asks for the whole one and gets it
-    in the same round. ``optimiser`` takes the place of SGD with ``momentum`` and ``weight_decay``.
+    ``model`` gives the names and shapes; the weights are those of ``start``'s ``initial_arrays``. Clients are
+    those of `fl_app.client.app`, or with ``run`` those of the run that a config describes. ``clients=None``
+    takes the nodes that are there, at least ``min_available_nodes``.
+
+    ``start`` is Flower's own. A bad client never stops a round: it is named in ``record.failures`` and in the
+    log, and the others are averaged. A client without the previous version of the model asks for the whole
+    one and gets it in the same round. ``optimiser`` takes the place of SGD with ``momentum`` and
+    ``weight_decay``.
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
         {"aggregate", "exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
+        | {"_config", "_started", "_evaluation", "_fixed"}
     )
     """Attributes that every round or every start sets anew; a subclass names its own ones alone."""
 
@@ -78,12 +90,13 @@ class FedSGD(Strategy):
 
     def __init__(
         self,
-        model: ModelSpec,
-        lr: Schedule,
+        model: nn.Module,
+        lr: float | Schedule,
         *,
-        clients: int,
-        parameters: Iterable[str],
-        fraction: float = 1.0,
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         optimiser: ServerOptimiser | None = None,
@@ -92,13 +105,27 @@ class FedSGD(Strategy):
         timeout: float | None = None,
         wait: float = 60.0,
         seed: int = 0,
-        facts: str = "",
-        release: ExpectedRelease | None = None,
         aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
         who = type(self).__name__
-        if not 0 < fraction <= 1:
-            raise ValueError(f"{who}: fraction must be in (0, 1], got {fraction}")
+        check_module(who, model)
+        check_numbers(
+            who,
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+        )
+        if not 0 < fraction_train <= 1:
+            raise ValueError(f"{who}: fraction_train must be in (0, 1], got {fraction_train}")
+        if not 0 <= fraction_evaluate <= 1:
+            raise ValueError(f"{who}: fraction_evaluate must be in [0, 1], got {fraction_evaluate}")
         if not 0 <= momentum < 1:
             raise ValueError(f"{who}: momentum must be in [0, 1), got {momentum}")
         if weight_decay < 0:
@@ -108,10 +135,11 @@ class FedSGD(Strategy):
                 f"{who}: an optimiser has its own settings: momentum and weight_decay must be 0, "
                 f"got {momentum} and {weight_decay}"
             )
-        self.lr = lr
+        self.lr = schedule_of(who, lr)
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.fraction = fraction
+        self.fraction = fraction_train
+        self.fraction_evaluate = fraction_evaluate
         self.reversible = optimiser is None and not momentum
         """Whether `undo_step` is valid: a step depends only on values that a participant knows."""
         self.optimiser = self.default_optimiser() if optimiser is None else optimiser
@@ -129,21 +157,31 @@ class FedSGD(Strategy):
         self.on_sum: Callable[[int, Callable[[], Update], list[int]], None] | None = None
         """Called with the sum that secure aggregation reveals: the round, the mean change, the clients."""
         if downlink == "auto":
-            downlink = "change" if fraction == 1 else "full"
-        roster = Roster(clients, wait=wait)
-        gate = Gate(clients, release, own_data=roster.own_data)
+            downlink = "change" if fraction_train == 1 else "full"
+        roster = Roster(clients, least=min_available_nodes, wait=wait)
+        gate = Gate(
+            None if run is None else run.release,
+            own_data=roster.own_data,
+            metrics=None if run is None else METRICS,
+        )
         self.exchange = Exchange(roster, Downlink(downlink), gate, timeout=timeout)
         self.charges = Charges()
         self.aggregate = aggregate
         """Robust rule in place of the weighted mean; None: the mean."""
-        self._model = model
-        self._parameters = frozenset(parameters)
+        self._run = run
+        self._model = describe_module(model) if run is None else run.spec
+        self._parameters = tuple(parameters(model))
+        self._frozen = tuple(frozen_parameters(model))
+        self._fixed: Update = {}
         self._exchange_buffers = exchange_buffers
         self._seed = seed
-        self._facts = pack_blob(facts.encode())
+        self._facts = None if run is None else pack_blob(run.facts.encode())
+        self._config: ConfigRecord | None = None
+        self._started = False
+        self._evaluation = ClientEvaluation()
         self._optimiser_state: OptimiserState | None = None
         self._counted: dict[int, int] = {}
-        self._locations: ConfigRecord | None = None
+        self._locations: ArrayRecord | None = None
         self._sample: tuple[Update, int] | None = None
         self._attempt = 0
 
@@ -166,6 +204,11 @@ class FedSGD(Strategy):
     def masked(self) -> bool:
         """Whether the server sees uploads under masks only."""
         return False
+
+    @property
+    def private(self) -> bool:
+        """Whether updates leave under differential privacy."""
+        return self._run is not None and self._run.release is not None
 
     def disclose(self) -> Disclosure | None:
         """Return facts on the vectors that clients send, for the result of a run; None: they send none."""
@@ -214,6 +257,9 @@ class FedSGD(Strategy):
         """Return the optimiser to use if none is given."""
         return sgd(momentum=self.momentum, weight_decay=self.weight_decay)
 
+    def begin(self, tensors: Update) -> None:
+        """Do what must be done before the first round, which starts from ``tensors``."""
+
     def draw(self, clients: list[int], server_round: int) -> list[int]:
         """Return the clients of ``clients`` that take part, in their order."""
         return sample(clients, self.fraction, seed=self._seed, round=server_round)
@@ -235,7 +281,7 @@ class FedSGD(Strategy):
             model_spec=self._model.to_json() if base < 0 else "",
         )
 
-    def locations_for(self, client: int) -> ConfigRecord | None:
+    def locations_for(self, client: int) -> ArrayRecord | None:
         """Return the positions that a training order to ``client`` carries."""
         return self._locations
 
@@ -310,15 +356,39 @@ class FedSGD(Strategy):
 
     # Flower's side.
 
-    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
         """Run the rounds as Flower does; all exchanges of a round share one deadline."""
-        return super().start(DeadlineGrid(grid, self.exchange.deadline), *args, **kwargs)
+        self.begin(release(initial_arrays))
+        self._started = True
+        try:
+            return super().start(
+                DeadlineGrid(grid, self.exchange.deadline),
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+        finally:
+            self._started = False
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Order this round's clients to train on the current model."""
+        self._check_started()
         server_round += self.done
+        self._config = self._config_for(server_round, config)
         self.exchange.deadline.begin()
         self._adopt(arrays)
         self.downlink.publish(self.weights, server_round - 1, self.within)
@@ -360,18 +430,20 @@ class FedSGD(Strategy):
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients):
             self.exchange.note("no usable update: the model is unchanged")
-            return hold(self.weights | self.buffers), None
+            return self._arrays(), None
 
         with self._seeded("step", server_round):
             advanced = self._advance(total, buffers, server_round)
         if not advanced:
-            return hold(self.weights | self.buffers), None
+            return self._arrays(), None
         for client in clients:
             self._counted[client] = server_round
         counted = {client: good[client] for client in clients}
         note_metrics(record, counted, self.weigh(counted))
-        metrics = MetricRecord({} if record.train_loss is None else {"train_loss": record.train_loss})
-        return hold(self.weights | self.buffers), metrics
+        metrics = {} if record.train_loss is None else {"train_loss": record.train_loss}
+        if self._run is None:
+            metrics |= mean_metrics({client: good[client].metrics for client in clients}, self.weigh(good))
+        return self._arrays(), MetricRecord(dict(metrics))
 
     def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
         """Move the model by the sum of a round; return False, nothing moved, if the result is unusable."""
@@ -392,19 +464,42 @@ class FedSGD(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nothing of the clients: the server evaluates on its own test set."""
-        return []
+        """Send the whole model to ``fraction_evaluate`` of the clients; else the server alone evaluates."""
+        who = type(self).__name__
+        if not self.fraction_evaluate:
+            if len(config):
+                raise ValueError(
+                    f"{who}: evaluate_config needs fraction_evaluate above 0, got {sorted(config)}"
+                )
+            return []
+        if self.masked or self.private:
+            raise ValueError(
+                f"{who}: clients that evaluate tell numbers of their data: fraction_evaluate must be 0 under "
+                "differential privacy or secure aggregation"
+            )
+        server_round += self.done
+        present = self.roster.present(grid)
+        cohort = sample(list(present), self.fraction_evaluate, seed=self._seed, round=server_round)
+        orders = {client: self.order(server_round, client, -1) for client in cohort}
+        told = ConfigRecord({**config, "server-round": server_round})
+        model = pack_blob(encode(self.weights))
+        return self._evaluation.ask(orders, present, model, self._packed_buffers(), told, self.records[-1])
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing: no client was asked."""
-        return None
+        """Return the clients' metrics, averaged by their number of samples; None: nobody was asked."""
+        if not self.fraction_evaluate:
+            return None
+        record = self.records[-1]
+        metrics = self._evaluation.mean(replies, record)
+        record.client_accuracy, record.client_loss = (metrics.get(name) for name in ("accuracy", "loss"))
+        return MetricRecord(dict(metrics)) if metrics else None
 
     def summary(self) -> None:
         """Log the settings."""
         logger.info(
-            "%s: %d clients, fraction %g, momentum %g, weight decay %g, downlink %s",
+            "%s: %s clients, fraction %g, momentum %g, weight decay %g, downlink %s",
             type(self).__name__,
-            self.roster.expected,
+            "all" if self.roster.expected is None else self.roster.expected,
             self.fraction,
             self.momentum,
             self.weight_decay,
@@ -423,8 +518,49 @@ class FedSGD(Strategy):
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         tensors = release(arrays)
-        self.weights = {name: tensor for name, tensor in tensors.items() if name in self._parameters}
-        self.buffers = {name: tensor for name, tensor in tensors.items() if name not in self._parameters}
+        own = {*self._parameters, *self._frozen}
+        missing = sorted(own - tensors.keys())
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__}: initial_arrays must be the state dict of its model, "
+                f"got none of {missing[:5]}"
+            )
+        self.weights = {name: tensors[name] for name in self._parameters}
+        self.buffers = {name: tensor for name, tensor in tensors.items() if name not in own}
+        self._fixed = {name: tensors[name] for name in self._frozen}
+
+    def _arrays(self) -> ArrayRecord:
+        """Return the whole model as Flower keeps it."""
+        return hold(self.weights | self.buffers | self._fixed)
+
+    def _check_started(self) -> None:
+        """Refuse a wrapper of Flower around this strategy, which would neither clip nor add noise."""
+        if not self._started:
+            raise RuntimeError(
+                f"{type(self).__name__}: is driven by another strategy's start, such as a wrapper's for "
+                "differential privacy, which would change nothing, as updates travel packed. Use its own "
+                "start and privacy=ClientLevel(...) in FLStd, FLTop, FLBasic or FLCS, or wrap Flower's FedAvg"
+            )
+
+    def _config_for(self, server_round: int, config: ConfigRecord) -> ConfigRecord | None:
+        """Return what the clients' own training functions are told; a run's config tells its clients all."""
+        who, lr = type(self).__name__, self.lr(server_round)
+        if self._run is not None:
+            if len(config):
+                raise ValueError(
+                    f"{who}: clients go by the run's config, expected no train_config, got {sorted(config)}"
+                )
+            return None
+        if UPDATE in config or config.get("lr", lr) != lr:
+            raise ValueError(
+                f"{who}: train_config must leave {UPDATE!r} to the strategy and have its lr ({lr:g}), "
+                f"got {dict(config.items())}"
+            )
+        update = CHANGE if self.sends_changes else GRADIENT
+        return ConfigRecord({**config, "server-round": server_round, "lr": lr, UPDATE: update})
+
+    def _packed_buffers(self) -> ArrayRecord | None:
+        return pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
 
     def _seeded(self, purpose: str, server_round: int) -> AbstractContextManager[None]:
         """Seed torch's global generator by seed and round, so that its draws need no history."""
@@ -442,9 +578,8 @@ class FedSGD(Strategy):
         run = RunName(self.run_key, self._attempt) if self.run_key else None
 
         @cache
-        def shared() -> tuple[ConfigRecord | None, ConfigRecord | None]:
-            buffers = pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None
-            return buffers, self.plan() if kind == TRAIN else None
+        def shared() -> tuple[ArrayRecord | None, ConfigRecord | None]:
+            return self._packed_buffers(), self.plan() if kind == TRAIN else None
 
         def pack(client: int, base: int) -> tuple[RecordDict, int]:
             buffers, plan = shared()
@@ -453,7 +588,7 @@ class FedSGD(Strategy):
             secure = self.deliver(client) if kind == TRAIN else b""
             facts = self._facts if client in self.roster.own_data else None
             order = self.order(server_round, client, base)
-            content = pack_order(order, model, buffers, locations, plan, secure, facts, run)
+            content = pack_order(order, model, buffers, locations, plan, secure, facts, run, self._config)
             if query is not None:
                 add_query(content, query)
             return content, blob_size(model) + (blob_size(locations) if locations else 0)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, TakeTurns, TurnAccount
 from fl_app.results import Exchange, Privacy, SecureSum
@@ -19,13 +18,17 @@ from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
 from fl_app.strategies.aggregate import RunningSum
+from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
 from fl_app.strategies.charges import charges_of
 from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.fed_avg import FedAvg
+from fl_app.strategies.optimisers import ServerOptimiser
+from fl_app.strategies.robust import Rule
 from fl_app.strategies.secure import SecureAggregation
 from fl_app.training import PublicRound, parameters
+from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import CodecError, decode
 from fl_app.wire.messages import (
@@ -68,20 +71,52 @@ class FLStd(FedAvg):
 
     def __init__(
         self,
-        *args: Any,
-        public: PublicRound,
+        model: nn.Module,
+        lr: float | Schedule,
+        *,
+        server_lr: float = 1.0,
+        public: PublicRound | None = None,
         privacy: ClientNoise | None = None,
         aggregation: SecureAggregation | None = None,
         scheme: Scheme | None = None,
-        settings: str = "",
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        optimiser: ServerOptimiser | None = None,
         downlink: str = "auto",
-        **kwargs: Any,
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+        aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
         if downlink not in ("auto", "full"):
             raise ValueError(
                 f"{type(self).__name__}: clients keep no model: downlink must be full, got {downlink!r}"
             )
-        super().__init__(*args, downlink="full", **kwargs)
+        super().__init__(
+            model,
+            lr,
+            server_lr=server_lr,
+            downlink="full",
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            optimiser=optimiser,
+            exchange_buffers=exchange_buffers,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+            aggregate=aggregate,
+            run=run,
+        )
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public
@@ -92,9 +127,9 @@ class FLStd(FedAvg):
             )
         self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
         """The noise of all rounds, if it is correlated."""
-        self._settings = settings
+        self._settings = "" if run is None else run.settings
         self._scheme = everything() if scheme is None else scheme
-        self.total_entries = sum(p.numel() for p in parameters(public.model).values())
+        self.total_entries = sum(p.numel() for p in parameters(model).values())
         self.cohort_charges = None if privacy is None else charges_of(privacy)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
@@ -119,6 +154,11 @@ class FLStd(FedAvg):
     def masked(self) -> bool:
         """Whether the server sees uploads under masks only."""
         return self.aggregation is not None
+
+    @property
+    def private(self) -> bool:
+        """Whether updates leave under differential privacy."""
+        return self.privacy is not None
 
     def disclose(self) -> Disclosure | None:
         """Return the facts on the vectors, on secure aggregation and on client-level privacy."""
@@ -194,9 +234,13 @@ class FLStd(FedAvg):
 
     def bound(self, privacy: ClientNoise) -> float:
         """Return the largest L2 norm of a vector: as configured, or measured on public samples."""
-        sketches = (self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
-        # a config may have a whole number, which a plan cannot hold
-        return float(privacy.clip or self.public.bound(sketches))
+        if privacy.clip:
+            return float(privacy.clip)  # a config may have a whole number, which a plan cannot hold
+        if self.public is None:
+            raise ValueError(
+                f"{type(self).__name__}: ClientLevel needs a clip: no public round is there to learn it from"
+            )
+        return self.public.bound(self.sketch_of(r) for r in range(1, self.bound_sketches + 1))
 
     # The round.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
-from torch import Tensor
+from torch import Tensor, nn
 
+from fl_app.defenses.few_numbers import CHOSEN_BY
 from fl_app.privacy import ClientNoise
 from fl_app.sketches import (
     Chosen,
@@ -23,12 +26,23 @@ from fl_app.sketches import (
 )
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.storage.tree_file import Tree
+from fl_app.strategies.arguments import ConfiguredRun, check_numbers
 from fl_app.strategies.downlink import FixedDownlink
 from fl_app.strategies.fl_std import NOISE_REACH, ROUNDING, FLStd
-from fl_app.training import PublicRound, parameters
+from fl_app.strategies.optimisers import ServerOptimiser
+from fl_app.strategies.robust import Rule
+from fl_app.strategies.secure import SecureAggregation
+from fl_app.training import Batch, PublicRound, parameters
+from fl_app.training.public_training import sum_gradients
+from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import CodecError, encode
 from fl_app.wire.messages import VALUES, pack_blob
+
+PublicSamples = tuple[Tensor, Tensor]
+"""Inputs and labels of public samples, for a model of classes."""
+PublicLoss = Callable[[nn.Module], Tensor]
+"""The loss of a model on public data of any kind, with its graph."""
 
 
 class FLTop(FLStd):
@@ -36,8 +50,8 @@ class FLTop(FLStd):
 
     T is ``share`` of all coordinates: those with the largest sum of gradients' magnitudes over
     ``public_steps`` steps of SGD from the initial weights, at a rate of ``public_lr`` (the clients' own
-    if it is None). Clients make these weights by themselves, and are told T once; its hash is in
-    every order.
+    if it is None). Clients are told T once; its hash is in every order. In a run of a config they make the
+    initial weights by themselves, else they are sent the whole model once.
 
     ``chosen_by="vote"``: no public sample is needed for T (§3.2.3, which leaves open how). In the first
     round clients train all weights, each votes for the coordinates that it moved most, and T has the
@@ -45,34 +59,98 @@ class FLTop(FLStd):
     under the same masks, and charged as a round.
     """
 
-    passing = frozenset({"_coordinates_record"})
+    passing = frozenset({"_coordinates_record", "_choose", "_start"})
 
     def __init__(
         self,
-        *args: Any,
+        model: nn.Module,
+        lr: float | Schedule,
+        *,
         share: float,
+        public: PublicRound | PublicSamples | PublicLoss | None = None,
         public_steps: int = 20,
         public_lr: float | None = None,
         chosen_by: str = "public",
-        public: PublicRound,
-        **kwargs: Any,
+        server_lr: float = 1.0,
+        privacy: ClientNoise | None = None,
+        aggregation: SecureAggregation | None = None,
+        clients: int | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 0.0,
+        min_available_nodes: int = 2,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        optimiser: ServerOptimiser | None = None,
+        downlink: str = "auto",
+        exchange_buffers: bool = True,
+        timeout: float | None = None,
+        wait: float = 60.0,
+        seed: int = 0,
+        aggregate: Rule | None = None,
+        run: ConfiguredRun | None = None,
     ) -> None:
+        check_numbers("FLTop", share=share, public_steps=public_steps, public_lr=public_lr)
         if public_lr is not None and not public_lr > 0:
             raise ValueError(f"FLTop: public_lr must be above 0, got {public_lr}")
+        if chosen_by not in CHOSEN_BY:
+            raise ValueError(f"FLTop: chosen_by must be one of {', '.join(CHOSEN_BY)}, got {chosen_by!r}")
+        if public is None and chosen_by == "public":
+            raise ValueError('FLTop: give public samples (x, y) or a loss of the model, or chosen_by="vote"')
         self._share = share
         self.coordinates: Tensor | None = None
-        """T; None until it was voted on."""
+        """T; None until it was chosen or voted on."""
         self.voted_in: int | None = None
         """The round in which it was; None: the server chose."""
         self.keeps_sketch = chosen_by != "vote"
-        if self.keeps_sketch:
-            self.coordinates = top_coordinates(public.scores(public_steps, public_lr), share).cpu()
-        super().__init__(*args, public=public, **kwargs)
-        self._start = {name: p.detach().clone() for name, p in parameters(public.model).items()}
-        self._coordinates_record: ConfigRecord | None = None
+        ahead = public if isinstance(public, PublicRound) else None
+        if chosen_by == "public" and ahead is not None:
+            self.coordinates = top_coordinates(ahead.scores(public_steps, public_lr), share).cpu()
+        super().__init__(
+            model,
+            lr,
+            server_lr=server_lr,
+            public=ahead,
+            privacy=privacy,
+            aggregation=aggregation,
+            clients=clients,
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_available_nodes=min_available_nodes,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            optimiser=optimiser,
+            downlink=downlink,
+            exchange_buffers=exchange_buffers,
+            timeout=timeout,
+            wait=wait,
+            seed=seed,
+            aggregate=aggregate,
+            run=run,
+        )
+        self._start = {name: p.detach().clone() for name, p in parameters(model).items()}
+        self._choose: Callable[[Update], Tensor] | None = None
+        """Chooses T from the weights that ``start`` begins with."""
+        if chosen_by == "public" and public is not None and not isinstance(public, PublicRound):
+            rate = public_lr or self.lr(1)
+            self._choose = partial(_scores, copy.deepcopy(model), public, lr=rate, steps=public_steps)
+        self._coordinates_record: ArrayRecord | None = None
         if self.coordinates is not None:
             self._agree_on(self.coordinates)
-            self.exchange.downlink = FixedDownlink(self.coordinates)
+            self.exchange.downlink = self._downlink(self.coordinates)
+
+    def begin(self, tensors: Update) -> None:
+        """Choose the coordinates from the weights of ``initial_arrays``, if clients do not vote on them."""
+        if self._run is not None:
+            return
+        self._start = {name: tensors[name].clone() for name in self._start}
+        if self._choose is not None:
+            self._agree_on(top_coordinates(self._choose(tensors), self._share).cpu())
+            self.sketch = self.sketch_of(1)
+            self.clip = 0.0 if self.privacy is None else self.bound(self.privacy)
+
+    def _downlink(self, coordinates: Tensor) -> FixedDownlink:
+        # a config lets clients make the initial weights by themselves; others are sent them once
+        return FixedDownlink(coordinates, start_known=self._run is not None)
 
     def history(self) -> dict[str, Tree]:
         """Return what the rounds so far have left, as plain values."""
@@ -91,7 +169,7 @@ class FLTop(FLStd):
             coordinates = history["coordinates"].cpu()
             self._agree_on(coordinates)
             if history["downlink_is_fixed"]:
-                self.exchange.downlink = FixedDownlink(coordinates)
+                self.exchange.downlink = self._downlink(coordinates)
         super().restore(history)
 
     def configure_train(
@@ -99,7 +177,7 @@ class FLTop(FLStd):
     ) -> Iterable[Message]:
         """Order this round's clients to train; once the coordinates are known, nothing else travels."""
         if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
-            self.exchange.downlink = FixedDownlink(self.coordinates)
+            self.exchange.downlink = self._downlink(self.coordinates)
         return super().configure_train(server_round, arrays, config, grid)
 
     def sketch_of(self, server_round: int) -> Sketch:
@@ -123,7 +201,7 @@ class FLTop(FLStd):
         if not noise and int((values != 0).sum()) != count:
             raise CodecError(f"votes are for {count} coordinates, got {int((values != 0).sum())}")
 
-    def locations_for(self, client: int) -> ConfigRecord | None:
+    def locations_for(self, client: int) -> ArrayRecord | None:
         """Return the coordinates for a client that does not know them yet."""
         known = isinstance(self.downlink, FixedDownlink) and self.downlink.knows(client)
         return None if known else self._coordinates_record
@@ -146,3 +224,22 @@ class FLTop(FLStd):
         self.start_hash = hash_tensors(self._start.values())
         self.coordinates_hash = hash_tensors([coordinates])
         self._coordinates_record = pack_blob(encode(mask_coordinates(coordinates, self._start)))
+
+
+def _scores(
+    model: nn.Module, public: PublicSamples | PublicLoss, tensors: Update, *, lr: float, steps: int
+) -> Tensor:
+    """Return how much each coordinate moves from ``tensors`` on public samples, or by a public loss."""
+    model.load_state_dict(tensors)
+    if callable(public):
+        own = public
+        nothing = torch.zeros(1)
+        return sum_gradients(
+            model,
+            Batch(nothing, nothing, nothing, nothing),
+            lr=lr,
+            steps=steps,
+            loss=lambda trained, batch: own(trained),
+        )
+    inputs, labels = public
+    return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)

@@ -8,7 +8,7 @@ round, never of the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -30,6 +30,8 @@ LARGEST_METRIC = 1e12
 SHARES = ("pruned_share",)
 NORMS = ("residual_norm", "gradient_norm")
 METRICS = ("loss", *NORMS, *SHARES)
+LONGEST_NAME = 64
+"""Characters in the name of a metric of a client's own."""
 OVER_MEDIAN = 10.0
 """Multiple of the round's median at which unverified sample counts are capped."""
 
@@ -45,13 +47,14 @@ class Unusable(ValueError):
 class Gate:
     """Bounds for replies, from what the server itself knows of the run."""
 
-    clients: int
     release: ExpectedRelease | None = None
     """None: nothing is released under differential privacy, and no reply may say otherwise."""
     dealt: Mapping[int, int] = field(default_factory=dict)
     """Number of samples dealt to each client."""
     own_data: Set[int] = frozenset()
     """The clients that bring samples of their own instead."""
+    metrics: Sequence[str] | None = METRICS
+    """Names of the metrics that are kept; None: any."""
     withheld: Callable[[int, int], bool] = lambda server_round, client: False
     """Says whether the server itself keeps a client's answer of a round from the mean."""
     _told: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -73,7 +76,7 @@ class Gate:
         self._check_counts(answer, counts=counts)
         if not answer.need_model:
             self._check_release(client, reply.release)
-        return Reply(answer, reply.update, reply.buffers, _kept(reply.metrics), reply.release)
+        return Reply(answer, reply.update, reply.buffers, _kept(reply.metrics, self.metrics), reply.release)
 
     def _check_counts(self, answer: Answer, *, counts: bool) -> None:
         if not 0 <= answer.steps <= MOST_STEPS:
@@ -147,7 +150,7 @@ def _never_negative(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in ("running_var", "num_batches_tracked")
 
 
-def _kept(metrics: Mapping[str, float]) -> dict[str, float]:
+def _kept(metrics: Mapping[str, float], names: Sequence[str] | None) -> dict[str, float]:
     """Return the metrics that somebody reads and that can be what they are called."""
 
     def fits(name: str, value: float) -> bool:
@@ -155,4 +158,5 @@ def _kept(metrics: Mapping[str, float]) -> dict[str, float]:
             return 0 <= value <= 1
         return (0 if name in NORMS else -LARGEST_METRIC) <= value <= LARGEST_METRIC
 
-    return {name: metrics[name] for name in METRICS if name in metrics and fits(name, metrics[name])}
+    read = [name for name in metrics if len(name) <= LONGEST_NAME] if names is None else names
+    return {name: metrics[name] for name in read if name in metrics and fits(name, metrics[name])}

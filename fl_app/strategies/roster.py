@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 
 import torch
@@ -11,10 +10,13 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fl_app.console.words import foreign
+from fl_app.flower.nodes import wait_for_nodes
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identity
 
 logger = logging.getLogger(__name__)
+
+MOST_CLIENTS = 1 << 31
 
 
 class Roster:
@@ -26,10 +28,13 @@ class Roster:
     and no other one can take its place.
     """
 
-    def __init__(self, clients: int, *, wait: float = 60.0) -> None:
-        if clients < 1:
-            raise ValueError(f"Roster: clients must be at least 1, got {clients}")
+    def __init__(self, clients: int | None, *, least: int = 1, wait: float = 60.0) -> None:
+        for what, number in (("clients", clients), ("min_available_nodes", least)):
+            if number is not None and number < 1:
+                raise ValueError(f"Roster: {what} must be at least 1, got {number}")
         self.expected = clients
+        """The number of clients; None: those that are there, ``least`` of them to begin with."""
+        self._least = least if clients is None else clients
         self._wait = wait
         self._node_of: dict[int, int] = {}
         self._turned_away: set[int] = set()
@@ -52,17 +57,12 @@ class Roster:
 
     def _wait_for_nodes(self, grid: Grid) -> set[int]:
         """Wait for the federation to be complete, once: later a node may be missing."""
-        deadline = time.monotonic() + self._wait
-        while True:
-            nodes = set(grid.get_node_ids())
-            if len(nodes) >= self.expected or self._node_of:
-                return nodes
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"Roster: expected {self.expected} clients, {len(nodes)} came within {self._wait:g} s; "
-                    f"set clients={len(nodes)} or start more SuperNodes"
-                )
-            time.sleep(0.1)
+        if self._node_of:
+            return set(grid.get_node_ids())
+        try:
+            return wait_for_nodes(grid, self._least, seconds=self._wait, settled=self.expected is None)
+        except TimeoutError as error:
+            raise TimeoutError(f"Roster: {error}") from error
 
     def _identify(self, grid: Grid, nodes: Iterable[int]) -> None:
         queries = [Message(RecordDict(), node, IDENTIFY) for node in sorted(nodes)]
@@ -84,10 +84,18 @@ class Roster:
         """Note which client a node is; a MessageError if it cannot be that one."""
         client = identity.client
         self._turned_away.add(node)
-        if not 0 <= client < self.expected:
-            raise MessageError(f"it must be a client from 0 to {self.expected - 1}, got {client}")
+        most = MOST_CLIENTS if self.expected is None else self.expected
+        if not 0 <= client < most:
+            raise MessageError(f"it must be a client from 0 to {most - 1}, got {client}")
         if client in self._node_of:
             raise MessageError(f"it says it is client {client}, and node {self._node_of[client]} is")
+        if self.expected not in (None, identity.num_clients) and not identity.own_data:
+            logger.warning(
+                "node %d deals the data out among %d clients, the server among %d",
+                node,
+                identity.num_clients,
+                self.expected,
+            )
         self._turned_away.discard(node)
         self._node_of[client] = node
         if identity.own_data:

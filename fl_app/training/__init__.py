@@ -5,6 +5,7 @@ from fl_app.training.epochs import run_epochs
 from fl_app.training.evaluation import Evaluation, evaluate
 from fl_app.training.gradient import compute_gradient
 from fl_app.training.local_data import Augment, Batch, LocalData
+from fl_app.training.own_evaluation import evaluate_own
 from fl_app.training.predictions import Predict, class_logits, classify, transcribe
 from fl_app.training.public_training import PublicRound
 from fl_app.training.rules import (
@@ -44,6 +45,7 @@ __all__ = [
     "constant",
     "cross_entropy",
     "evaluate",
+    "evaluate_own",
     "parameters",
     "piecewise",
     "run_epochs",

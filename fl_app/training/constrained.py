@@ -37,4 +37,4 @@ def confine(rules: Rules, coordinates: Tensor | None, like: Mapping[str, Tensor]
             confined[name].view(-1)[place] = gradient[name].reshape(-1)[place]
         return value, dict(confined)
 
-    return replace(rules, differentiate=at_coordinates)
+    return replace(rules, differentiate=at_coordinates, trained=coordinates)

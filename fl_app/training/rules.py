@@ -6,7 +6,7 @@ These are the places where a defense may step in; the trainers only walk through
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -63,3 +63,5 @@ class Rules:
     differentiate: Differentiate = backpropagate
     poisson: bool = False
     """Every sample enters a batch by a draw of its own, as privacy accounting assumes."""
+    trained: Tensor | None = field(default=None, compare=False)
+    """The only coordinates that move; None: all."""

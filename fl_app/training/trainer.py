@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -42,6 +42,8 @@ class Trained:
     loss: float
     batches: tuple[Batch, ...] = ()
     """The batches of the first pass over the round's samples, if the job asked for them."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that a training function of one's own measured."""
 
 
 Trainer = Callable[[nn.Module, LocalData, Job], Trained]

@@ -8,13 +8,14 @@ says what is missing, and never a KeyError deep inside a strategy.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -26,9 +27,15 @@ from fl_app.types import Truth
 
 IDENTIFY = "query.identify"
 LOCATE = "query.locate"
-TRAIN = "train"
+TRAIN, EVALUATE = "train", "evaluate"
 OFFER, SHARE, ENDORSE, UNMASK = "query.offer", "query.share", "query.endorse", "query.unmask"
 """The exchanges of secure aggregation around a training order."""
+
+EXAMPLES = "num-examples"
+"""Flower's name of the number of samples among metrics."""
+
+UPDATE, GRADIENT, CHANGE = "update", "gradient", "change"
+"""The key of an order's config that says what the strategy averages, and its values."""
 
 VALUES = "values"
 """The name of the one tensor in blobs that hold a vector instead of a whole update."""
@@ -36,14 +43,20 @@ VALUES = "values"
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
-_METRICS, _AUDIT, _RUN = "metrics", "audit", "run"
-_BLOB = "blob"
+_METRICS, _AUDIT, _RUN, _CONFIG = "metrics", "audit", "run", "config"
+_BLOB, _PACKED, _BYTES = "blob", "packed", "u1"
+"""A blob is an Array of bytes that no numpy reads: Flower cuts it into chunks, and mods see its size."""
 _BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
 _OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
 MOST_METRICS = 16
+MOST_ENTRIES_OF_A_RECORD = 256
 _NAMES_SHOWN = 20
 _WORD = 1 << 63
 
+ConfigValue = (
+    bool | int | float | str | bytes | list[bool] | list[int] | list[float] | list[str] | list[bytes]
+)
+"""A value of a config record."""
 Header = TypeVar(
     "Header", "Order", "Answer", "Identity", "AuditOrder", "LocationQuery", "Plan", "RunName", Release
 )
@@ -163,6 +176,8 @@ class Parcel:
     """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
     """None where no client outlives the server, and none has to keep anything on its own."""
+    config: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """Settings for the client's own training function; empty where a run's config has them."""
 
     @property
     def attempt(self) -> int:
@@ -201,13 +216,14 @@ _TYPES: dict[type, dict[str, Any]] = {
 
 def pack_order(
     order: Order,
-    model: ConfigRecord,
-    buffers: ConfigRecord | None = None,
-    locations: ConfigRecord | None = None,
+    model: ArrayRecord,
+    buffers: ArrayRecord | None = None,
+    locations: ArrayRecord | None = None,
     plan: ConfigRecord | None = None,
     secure: bytes = b"",
-    facts: ConfigRecord | None = None,
+    facts: ArrayRecord | None = None,
     run: RunName | None = None,
+    config: ConfigRecord | None = None,
 ) -> RecordDict:
     """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
@@ -223,6 +239,8 @@ def pack_order(
         content[_FACTS] = facts
     if run is not None:
         content[_RUN] = _pack(run)
+    if config is not None:
+        content[_CONFIG] = config
     return content
 
 
@@ -243,7 +261,15 @@ def unpack_order(message: Message) -> Parcel:
         plan=_unpack(content, _PLAN, Plan) if _PLAN in content else None,
         secure=_blob(content, _SECURE, b""),
         run=_unpack(content, _RUN, RunName) if _RUN in content else None,
+        config=_config(content),
     )
+
+
+def _config(content: RecordDict) -> dict[str, ConfigValue]:
+    record = content.get(_CONFIG, ConfigRecord())
+    if not isinstance(record, ConfigRecord):
+        raise MessageError(f"message: {_CONFIG!r} must be a config record, got {type(record).__name__}")
+    return dict(record.items())
 
 
 def read_facts(message: Message) -> str:
@@ -275,14 +301,23 @@ def read_query(message: Message) -> LocationQuery:
     return _unpack(message.content, _QUERY, LocationQuery)
 
 
-def pack_blob(blob: bytes) -> ConfigRecord:
+def pack_blob(blob: bytes) -> ArrayRecord:
     """Pack bytes into a record."""
-    return ConfigRecord({_BLOB: blob})
+    record = ArrayRecord()  # item by item: its constructor would copy the Array
+    record[_BLOB] = Array(_BYTES, (len(blob),), _PACKED, blob)
+    return record
 
 
-def blob_size(record: ConfigRecord) -> int:
+def blob_size(record: ArrayRecord) -> int:
     """Return the length of the bytes that `pack_blob` packed."""
-    return len(cast(bytes, record[_BLOB]))
+    return len(record[_BLOB].data)
+
+
+def read_blob(record: object) -> bytes | None:
+    """Return the bytes that `pack_blob` packed; None: the record is none of its."""
+    array = record.get(_BLOB) if isinstance(record, ArrayRecord) else None
+    packed = isinstance(array, Array) and array.stype == _PACKED and isinstance(array.data, bytes)
+    return array.data if array is not None and packed else None
 
 
 def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
@@ -297,6 +332,21 @@ def pack_reply(reply: Reply, audit: ConfigRecord | None = None) -> RecordDict:
     if audit is not None:
         content[_AUDIT] = audit
     return content
+
+
+def pack_metrics(metrics: Mapping[str, float]) -> RecordDict:
+    """Pack a client's answer to an evaluation order."""
+    return RecordDict({_METRICS: MetricRecord(dict(metrics))})
+
+
+def read_metrics(message: Message) -> dict[str, float]:
+    """Return the finite metrics in a client's answer to an evaluation order."""
+    if message.has_error():
+        raise MessageError(message.error.reason)
+    record = message.content.get(_METRICS)
+    if not isinstance(record, MetricRecord):
+        raise MessageError(f"message: expected a metric record {_METRICS!r}, got {_names(message.content)}")
+    return {name: value for name, value in _numbers(record).items() if math.isfinite(value)}
 
 
 def unpack_reply(message: Message) -> Reply:
@@ -325,10 +375,19 @@ def trim_reply(content: RecordDict, *, most: int) -> None:
     for name in [name for name in content if name not in _OF_REPLIES]:
         del content[name]
     for name in _BLOBS_OF_REPLIES:
-        record = content.get(name)
-        blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
-        if isinstance(blob, bytes) and len(blob) > most:
+        blob = read_blob(content.get(name))
+        if blob is not None and len(blob) > most:
             raise MessageError(f"message: {name} may have {most} bytes, got {len(blob)}")
+    for name, record in content.items():
+        _check_entries(name, record)
+
+
+def _check_entries(name: str, record: Any) -> None:
+    """Refuse a record of many entries: to count its bytes alone takes a kilobyte for each of them."""
+    lists = [len(value) for value in record.values() if isinstance(value, list)]
+    for entries in (len(record), *lists):
+        if entries > MOST_ENTRIES_OF_A_RECORD:
+            raise MessageError(f"message: {name} may have {MOST_ENTRIES_OF_A_RECORD} entries, got {entries}")
 
 
 def pack_identity(identity: Identity) -> RecordDict:
@@ -370,9 +429,9 @@ def read_locations(message: Message) -> bytes:
 def replace_order(
     message: Message,
     order: Order,
-    model: ConfigRecord,
-    buffers: ConfigRecord | None,
-    locations: ConfigRecord | None,
+    model: ArrayRecord,
+    buffers: ArrayRecord | None,
+    locations: ArrayRecord | None,
 ) -> None:
     """Put another order and another model into a training message."""
     content = message.content
@@ -432,7 +491,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
     for name, record in content.items():
         if name == _AUDIT:
             continue
-        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS):
+        if name not in (_MODEL, _BUFFERS, _LOCATIONS, _PLAN, _FACTS, _CONFIG):
             total += serialised_size(RecordDict({name: record}))
             continue
         if id(record) not in known:
@@ -458,23 +517,28 @@ def _numbers(metrics: MetricRecord) -> dict[str, float]:
 def _pack(
     header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | RunName | Release,
 ) -> ConfigRecord:
-    return ConfigRecord(vars(header))
+    # without empty texts: Flower's own count of a record's bytes refuses them
+    return ConfigRecord({name: value for name, value in vars(header).items() if value != ""})
 
 
 def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
-        raise MessageError(f"message: expected a config record {name!r}, got {_names(content)}")
+        raise MessageError(
+            f"message: expected a config record {name!r} as fl_app.strategies send it, got {_names(content)}"
+        )
     expected = _TYPES[kind]
-    if record.keys() != expected.keys():
+    found: dict[str, Any] = {key: "" for key, type_name in expected.items() if type_name == "str"}
+    found.update(record.items())
+    if found.keys() != expected.keys():
         raise MessageError(f"message: record {name!r} must have {sorted(expected)}, got {_names(record)}")
     for key, type_name in expected.items():
-        if type(record[key]).__name__ != type_name:
-            raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(record[key])}")
-        if type_name == "int" and not _is_word(record[key]):
+        if type(found[key]).__name__ != type_name:
+            raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(found[key])}")
+        if type_name == "int" and not _is_word(found[key]):
             raise MessageError(f"message: {name}.{key} must be a whole number of 64 bits")
     try:
-        return kind(**dict(record.items()))  # type: ignore[arg-type]
+        return kind(**found)
     except ValueError as error:
         raise MessageError(f"message: record {name!r} cannot be: {error}") from error
 
@@ -483,8 +547,8 @@ def _blob(content: RecordDict, name: str, default: bytes | None = None) -> bytes
     record = content.get(name)
     if record is None and default is not None:
         return default
-    blob = record.get(_BLOB) if isinstance(record, ConfigRecord) else None
-    if not isinstance(blob, bytes):
+    blob = read_blob(record)
+    if blob is None:
         raise MessageError(f"message: expected bytes in record {name!r}, got {_names(content)}")
     return blob
 

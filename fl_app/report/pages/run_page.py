@@ -163,8 +163,10 @@ def _accuracy_panel(run: Run) -> Html | None:
     curve = Curve.of("accuracy", ((r.round, r.accuracy) for r in run.rounds))
     if not curve.x:
         return None
+    own = Curve.of("on clients", ((r.round, r.client_accuracy) for r in run.rounds))
+    curves = [curve, own] if own.x else [curve]
     alt = f"accuracy over rounds, from {format_percent(curve.y[0])} to {format_percent(curve.y[-1])}"
-    picture = themed_image(lambda theme: plot_accuracy([curve], theme), alt, copy=run.folder / "accuracy.png")
+    picture = themed_image(lambda theme: plot_accuracy(curves, theme), alt, copy=run.folder / "accuracy.png")
     return panel("Accuracy", picture)
 
 
@@ -267,11 +269,13 @@ def _of_all(what: str, count: int) -> str:
 def _round_table(run: Run) -> Html:
     two_classes = run.two_classes
     validated = any(r.validation_accuracy is not None for r in run.rounds)
+    by_clients = any(r.client_accuracy is not None for r in run.rounds)
     spoken = any(r.wer is not None for r in run.rounds)
     header = [
         "round",
         "accuracy",
         *(["validation"] if validated else []),
+        *(["on clients"] if by_clients else []),
         *(["balanced", "AUROC"] if two_classes else []),
         *(["word errors"] if spoken else []),
         "loss",
@@ -288,6 +292,7 @@ def _round_table(run: Run) -> Html:
             str(r.round),
             format_percent(r.accuracy),
             *([format_percent(r.validation_accuracy)] if validated else []),
+            *([format_percent(r.client_accuracy)] if by_clients else []),
             *([format_percent(r.balanced_accuracy), format_number(r.auroc, 3)] if two_classes else []),
             *([format_percent(r.wer)] if spoken else []),
             format_short(r.loss),

@@ -20,7 +20,8 @@ def summary_lines(run_dir: Path) -> list[str]:
         *_leak("before the defense", of_update(run, "undefended")),
         *_leak(_sent_words(run), as_sent(run)),
         *_leak(f"of {MASKED}, which is noise", of_update(run, "masked")),
-        f"accuracy: {format_percent(run.totals.accuracy)} after {len(run.rounds)} rounds"
+        f"accuracy: {format_percent(run.totals.accuracy)} after {len(run.rounds)} "
+        f"{'round' if len(run.rounds) == 1 else 'rounds'}"
         f"; best {format_best(run.totals.best_accuracy, run.totals.best_chosen_by)}{_against(run)}",
         *_two_classes(run),
         *([] if run.totals.wer is None else [f"word error rate: {format_percent(run.totals.wer)}"]),

@@ -112,7 +112,7 @@ def test_what_the_user_can_mend_is_one_clear_line(command, words, tmp_path):
 
 def test_an_unknown_run_config_key_is_refused_with_the_known_ones(repository, tmp_path):
     command = ["flower-simulation", "--app", str(repository), "--run-config", "rounds=3"]
-    assert "'rounds' is not one of overrides" in run(command, tmp_path, expect=2).stderr
+    assert "'rounds' is not one of attack, clients" in run(command, tmp_path, expect=2).stderr
 
 
 @pytest.mark.parametrize("engine", ["inline", pytest.param("ray", marks=pytest.mark.slow)])

@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
+from federations import SMALL as FEW
+from federations import train
 from hostile_server import (
+    DEPLOYED,
     SMALL,
     code_of,
     first_batch,
@@ -19,6 +22,8 @@ from hostile_server import (
 )
 
 from fl_app.client.movement import movement
+from fl_app.client_app import app
+from fl_app.flower import InlineGrid
 from fl_app.models import ModelSpec
 from fl_app.privacy.draws import OwnDraws, exponential, normal, uniform
 from fl_app.seeding import generator_for
@@ -40,6 +45,7 @@ PRIVATE = (
 )
 TRUSTED, UNTRUSTED = True, False
 KEY = "0123456789abcdef"
+BUNDLE = "fe" * 32
 
 
 def plan(cohort: int = 2) -> Plan:
@@ -221,6 +227,17 @@ def test_another_spelling_of_the_model_is_another_model():
         other = ModelSpec(spec.target, {**spec.settings, **settings})
         assert other.hash != spec.hash
         assert code_of(send(grid, order(other, model, lr=0.3))) == "model"
+
+
+def test_a_model_that_jumps_is_not_followed_under_masks_either():
+    text = "defense=fl_std secagg=on rounds=3 batch_size=8 clients=3 data.size=12 model=mlp model.hidden=[8]"
+    counts = {}
+    for lr in (0.1, 1000.0):
+        overrides = f"{text} lr={lr}"
+        config = {"overrides": f"{FEW} {overrides}"}
+        federated, _ = train(overrides, grid=InlineGrid(app, 3, run_config=config, node_config=DEPLOYED))
+        counts[lr] = [record.clients for record in federated.strategy.records]
+    assert counts == {0.1: [3, 3, 3], 1000.0: [3, 0, 0]}
 
 
 # residuals
@@ -483,7 +500,10 @@ def test_an_audit_shows_no_more_samples_than_were_consented_to():
     assert len(truth.inputs) == 1
 
 
-def test_consent_can_be_tied_to_runs_and_bundles(tmp_path):
+def test_consent_can_be_tied_to_runs_and_bundles(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fl_app.client_app._bundle", lambda: BUNDLE[:8]
+    )  # Flower names folders by eight digits
     file = tmp_path / "policy.toml"
     text = f"{MLP} defense=dgp"
     parts = parts_of(text)
@@ -493,11 +513,14 @@ def test_consent_can_be_tied_to_runs_and_bundles(tmp_path):
         grid = node(text, run_id=run, policy=str(file))
         return code_of(send(grid, order(parts.model, model), audit=AuditOrder(1, True, False)))
 
-    from fl_app.client_app import _load
+    from fl_app.client.node import _load
 
     for said, expected in (
         ("runs = [7]", {7: None, 8: "audit"}),
         ('bundles = ["0123abcd"]', {7: "audit"}),
+        (f'bundles = ["{BUNDLE}"]', {7: None, 8: None}),
+        (f'runs = [7]\nbundles = ["{BUNDLE}"]', {7: None, 8: "audit"}),
+        ('runs = [7]\nbundles = ["0123abcd"]', {7: "audit", 8: "audit"}),
         ("samples = 1", {7: None}),
     ):
         file.write_text(f"[audit]\nallowed = true\n{said}\n")

@@ -5,13 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
-from hostile_server import code_of, model_of, node, order, send
+from federations import SMALL as FEW
+from federations import train
+from hostile_server import DEPLOYED, SMALL, code_of, model_of, node, order, parts_of, send
 
+from fl_app.client_app import app
 from fl_app.data.hospital import CATEGORIES, LEFT_OUT, TARGET
 from fl_app.data.vocabularies import plain_vocabulary
 from fl_app.data.word_pieces import letters
+from fl_app.flower import InlineGrid
 from fl_app.models import ModelSpec
-from fl_app.policy import Refusal
+from fl_app.policy import Refusal, read_journal
 from fl_app.policy.refusal import TEXTS
 from fl_app.wire.messages import ENDORSE, LOCATE, OFFER, SHARE, TRAIN, UNMASK, Order, pack_blob, pack_order
 
@@ -95,3 +99,49 @@ def test_details_are_in_the_nodes_own_log(clinic, caplog):
     grid = node("model._target_=os.system", data_root=str(clinic))
     send(grid, order(mlp([1], 2), model_of(mlp([1], 2)), facts="{}"))
     assert "os.system" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["folder", "file"])
+def test_a_log_that_cannot_be_written_tells_no_path_and_lets_nothing_leave(place, tmp_path):
+    occupied = tmp_path / "secret-place"
+    occupied.mkdir() if place == "folder" else occupied.write_text("")
+    log = str(occupied if place == "folder" else occupied / "log")
+    text = f"{SMALL} model=mlp model.hidden=[8] defense=none"
+    parts = parts_of(text)
+    for overrides in (text, f"{text} batch_size=1"):
+        reply = send(node(overrides, policy_log=log), order(parts.model, model_of(parts.model)))
+        assert is_fixed(reply)
+        assert "secret-place" not in reply.error.reason
+
+
+def test_a_policy_of_the_environment_holds_on_a_node_that_trusts_its_runs(tmp_path, monkeypatch):
+    file = tmp_path / "policy.toml"
+    file.write_text("min_batch = 64\n")
+    text = f"{SMALL} model=mlp model.hidden=[8] defense=none batch_size=8"
+    parts = parts_of(text)
+    content = order(parts.model, model_of(parts.model))
+    assert code_of(send(node(text, trust_config=True), content)) is None
+    monkeypatch.setenv("FL_APP_POLICY", str(file))
+    assert "[batch]" in send(node(text, trust_config=True), content).error.reason
+
+
+def test_exchanges_of_secure_aggregation_are_in_the_log(tmp_path):
+    overrides = (
+        "defense=fl_std secagg=on rounds=1 batch_size=8 clients=3 data.size=12 model=mlp model.hidden=[8]"
+    )
+    grid = InlineGrid(
+        app,
+        3,
+        run_config={"overrides": f"{FEW} {overrides}"},
+        node_config={**DEPLOYED, "policy-log": str(tmp_path / "log")},
+    )
+    train(overrides, grid=grid)
+    lines = list(read_journal(tmp_path / "log"))
+    kinds = [line["kind"] for line in lines if line["allowed"]]
+    assert {kind: kinds.count(kind) for kind in (OFFER, SHARE, TRAIN, UNMASK)} == {
+        OFFER: 3,
+        SHARE: 3,
+        TRAIN: 3,
+        UNMASK: 3,
+    }
+    assert all(line["bytes"] > 0 for line in lines)

@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_with_the_choices(overrides, words):
 def test_a_value_that_a_factory_refuses_is_named_with_its_place():
     with pytest.raises(ConfigError, match=r"defense.*prune_dual: k1 and k2 must be"):
         client_parts("defense.k1=0.5")
-    with pytest.raises(ConfigError, match="fraction must be in"):
+    with pytest.raises(ConfigError, match="fraction_train must be in"):
         server_parts("fraction=2")
 
 

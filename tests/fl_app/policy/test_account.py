@@ -1,5 +1,6 @@
 """A node's account: one answer a round, names that stay, budgets, and a file that two processes share."""
 
+import json
 import math
 
 import pytest
@@ -99,3 +100,25 @@ def test_a_process_that_slept_does_not_undo_what_another_wrote(tmp_path):
 def test_a_damaged_account_is_not_taken_for_an_empty_one(text, tmp_path):
     (tmp_path / "account.json").write_text(text)
     assert refused(AccountFile(tmp_path / "account.json").load) == "node"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"serial": "0"},
+        {"answers": None},
+        {"answers": 1.5},
+        {"more": 1},
+        {"spent": {"1e-05": [[0.1, 1.0]]}},
+        {"spent": {"1e-05": [[0.1, 1.0, -5]]}},
+        {"runs": {"key": {"plan": 1}}},
+        {"runs": {"key": {"plan": "p", "numbers": ["1"]}}},
+        {"runs": {"key": {"plan": "p", "located": "x"}}},
+        {"runs": []},
+    ],
+    ids=str,
+)
+def test_an_account_of_other_types_is_no_account(change, tmp_path):
+    plain = json.loads(Account().to_json())
+    (tmp_path / "account").write_text(json.dumps(plain | change))
+    assert refused(AccountFile(tmp_path / "account").load) == "node"

@@ -112,3 +112,21 @@ def test_every_limit_is_said_in_words(tmp_path):
     ):
         assert expected in said
     assert in_words(DEFAULT) != in_words(Policy(min_batch=9))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "[" * 20_000),
+        ("b.yaml", "{a: " * 5_000),
+        ("c.toml", "a = " + "[" * 20_000),
+        ("d.yaml", "a: 2001-99-99"),
+        ("e.toml", "min_batch = " + "9" * 6_000),
+        ("f.yaml", "models: &a [*a]"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_file_that_nests_without_end_is_refused_by_name(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=name):
+        load_policy(tmp_path / name)

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -46,12 +47,18 @@ from fl_app.wire.messages import (
 LIAR = 2
 NORM = "model=resnet20 clients=3 data.train_per_class=4 data.test_per_class=2"
 SPARSE = "defense.share=0.005"
+MOST_GROWTH = 256 << 20
+"""Bytes: a few copies of the largest lie, 50 MB, which the liar makes in this very process."""
 FORGED = Release(1.0, 1e-200, 1, 1e-5)
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
     logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def peak_memory() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def wide(value):
@@ -80,6 +87,7 @@ LIES = {
         "defense=none",
         adds(metrics=MetricRecord({f"m{i}": float(i) for i in range(300_000)})),
     ),
+    "a list of a million numbers": ("defense=none", adds(answer=ConfigRecord({"samples": [1] * 1_000_000}))),
     "a text for a number": ("defense=none", adds(answer=ConfigRecord({"samples": "S" * (20 << 20)}))),
     "no answer, strange names": (
         "defense=none",
@@ -120,8 +128,10 @@ LIES = {
 def test_a_lie_is_refused_and_the_others_go_on_as_if_its_client_had_failed(lie):
     overrides, sabotage = LIES[lie]
     overrides = f"rounds=2 {overrides}" if "rounds=" not in overrides else overrides
-    lied, _ = train(overrides, {LIAR: sabotage})
     failed, _ = train(overrides, {LIAR: fails("gone")})
+    before = peak_memory()
+    lied, _ = train(overrides, {LIAR: sabotage})
+    assert peak_memory() - before < MOST_GROWTH
     for record in lied.strategy.records:
         assert [failure.client for failure in record.failures] == [LIAR]
         assert len(record.failures[0].reason) <= 500
@@ -144,8 +154,10 @@ HARMLESS = {
 
 @pytest.mark.parametrize("extra", HARMLESS)
 def test_records_and_metrics_that_nobody_needs_are_dropped_and_the_update_counts(extra):
-    told, _ = train("rounds=2 defense=none", {LIAR: HARMLESS[extra]})
     plain, _ = train("rounds=2 defense=none")
+    before = peak_memory()
+    told, _ = train("rounds=2 defense=none", {LIAR: HARMLESS[extra]})
+    assert peak_memory() - before < MOST_GROWTH
     for name, tensor in plain.strategy.weights.items():
         assert torch.equal(told.strategy.weights[name], tensor), name
     for one, other in zip(told.strategy.records, plain.strategy.records, strict=True):

@@ -6,12 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fl_app.config.build import server_parts
 from fl_app.config.compose import ConfigError
-from fl_app.models import ModelSpec
 from fl_app.strategies import ADGP, Moment, adagrad, adam, sgd, yogi
-from fl_app.training import constant
 from fl_app.types import Update
 
 OPTIMISERS = {
@@ -74,4 +73,4 @@ def test_an_optimiser_goes_with_no_settings_of_another(beside):
 
 def test_adgp_takes_no_optimiser_since_the_model_may_move_at_its_positions_alone():
     with pytest.raises(ValueError, match="optimiser"):
-        ADGP(ModelSpec("m", {}), constant(0.1), clients=2, parameters=[], k=0.1, optimiser=adam())
+        ADGP(nn.Linear(2, 2), 0.1, k=0.1, optimiser=adam())

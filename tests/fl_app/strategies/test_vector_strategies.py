@@ -24,7 +24,14 @@ from fl_app.flower.tapped import TappedGrid
 from fl_app.sketches import draw_coordinates, draw_measurements, flatten, reconstruct
 from fl_app.training import LocalData
 from fl_app.wire import decode, encode
-from fl_app.wire.messages import VALUES, content_bytes, read_locations, unpack_order, unpack_reply
+from fl_app.wire.messages import (
+    VALUES,
+    content_bytes,
+    pack_blob,
+    read_locations,
+    unpack_order,
+    unpack_reply,
+)
 
 TINY = "model=mlp model.hidden=[8]"
 N = 3072 * 8 + 8 + 8 * 10 + 10
@@ -366,7 +373,7 @@ def other_coordinates(message: Message) -> None:
     first[: int(N * 0.02)] = True
     parts = first.split([w.numel() for w in weights.values()])
     masks = {name: part.view(w.shape) for (name, w), part in zip(weights.items(), parts, strict=True)}
-    message.content["locations"]["blob"] = encode(masks)
+    message.content["locations"] = pack_blob(encode(masks))
 
 
 def wrong_start(message: Message) -> None:
@@ -378,11 +385,11 @@ def no_plan(message: Message) -> None:
 
 
 def broken_values(message: Message) -> None:
-    message.content["model"]["blob"] = encode({VALUES: torch.zeros(3)})
+    message.content["model"] = pack_blob(encode({VALUES: torch.zeros(3)}))
 
 
 def broken_coordinates(message: Message) -> None:
-    message.content["locations"]["blob"] = b"not masks at all"
+    message.content["locations"] = pack_blob(b"not masks at all")
 
 
 @pytest.mark.parametrize(

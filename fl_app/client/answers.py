@@ -1,0 +1,87 @@
+"""Answers of a client to a server's messages: unpack, recall, let the client work, keep, pack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flwr.app import Context, Message, RecordDict
+
+from fl_app.client.client import Client
+from fl_app.client.node import folder_of, kind_and_round, memory_of, note, partition_of
+from fl_app.client.secure import SecureMember, SecureSettings
+from fl_app.flower.copies import copy_records
+from fl_app.wire.messages import (
+    EXAMPLES,
+    pack_metrics,
+    pack_reply,
+    pack_secure,
+    read_query,
+    unpack_order,
+    unpack_secure,
+)
+
+MakeClient = Callable[[Message, Context, RecordDict], Client]
+"""``make(message, context, records)``: the client for an order; ``records`` is what it remembers."""
+
+
+def answer_locate(message: Message, context: Context, make: MakeClient) -> Message:
+    """Name the largest entries of this round's update."""
+    parcel, memory = unpack_order(message), memory_of(context)
+    client = make(message, context, context.state)
+    if memory is not None:
+        memory.recall(context.state, parcel, locating=True)
+    # not kept: the gradient that it computes now would be the same after a restart
+    reply = client.locate(parcel, read_query(message), context.state)
+    _note_answer(message, context, client, parcel.order.round)
+    return Message(pack_reply(reply), reply_to=message)
+
+
+def answer_train(message: Message, context: Context, make: MakeClient) -> Message:
+    """Train as ordered."""
+    parcel, memory = unpack_order(message), memory_of(context)
+    # Flower keeps a context also if the app raised: what cannot be written down must not be in it
+    trial = context.state if memory is None else copy_records(context.state)
+    client = make(message, context, trial)
+    since = {} if memory is None else memory.recall(trial, parcel, newest=client.guard is not None)
+    reply, evidence = client.answer(parcel, trial)
+    if memory is not None and not reply.answer.need_model:
+        memory.keep(trial, parcel, since)
+    context.state = trial
+    _note_answer(message, context, client, parcel.order.round)
+    return Message(pack_reply(reply, evidence), reply_to=message)
+
+
+def answer_evaluate(message: Message, context: Context, make: MakeClient) -> Message:
+    """Evaluate the model in an order."""
+    samples, metrics = make(message, context, context.state).evaluate(unpack_order(message))
+    return Message(pack_metrics({EXAMPLES: float(samples)} | metrics), reply_to=message)
+
+
+def answer_secure(
+    kind: str,
+    message: Message,
+    context: Context,
+    settings: SecureSettings | None,
+    *,
+    min_cohort: int,
+    min_difference: int = 0,
+    guarded: bool = False,
+) -> Message:
+    """Answer one of the exchanges of secure aggregation; ``guarded``: note it in the node's log."""
+    client, _ = partition_of(context)
+    if settings is None:
+        raise PermissionError(f"client {client}: is not set to aggregate securely: secagg=off")
+    crowd = max(settings.min_clients, min_cohort)
+    settings = replace(settings, min_clients=crowd, min_difference=min_difference)
+    member = SecureMember(settings, client, context.state, folder_of(context))
+    answer = member.answer(kind, unpack_secure(message))
+    if guarded:
+        note(context, kind_and_round(message), size=len(answer), allowed=True, decision="policy")
+    return Message(pack_secure(answer), reply_to=message)
+
+
+def _note_answer(message: Message, context: Context, client: Client, round: int) -> None:
+    if client.guard is not None:
+        about = (message.metadata.message_type, round)
+        note(context, about, size=client.guard.size, allowed=True, decision="policy")

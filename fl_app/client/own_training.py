@@ -1,0 +1,125 @@
+"""A training function of the user's own as a `Trainer`: the function moves the model, we take the difference.
+
+The function may also stop before its optimiser's step: then the gradients that ``backward`` left are the
+update of strategies that ask for gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from flwr.app import Context
+from torch import Tensor, nn
+
+from fl_app.sketches import mask_coordinates
+from fl_app.training import Job, LocalData, Trained, Trainer, parameters
+from fl_app.types import Update
+from fl_app.wire.messages import EXAMPLES, ConfigValue
+
+Config = Mapping[str, ConfigValue]
+"""The ``train_config`` of ``start``, with ``lr`` and ``server-round``."""
+OwnFunction = Callable[[nn.Module, Context, Config], tuple[int, Mapping[str, float]]]
+"""``train(model, context, config)`` or ``evaluate``: returns the number of samples and metrics."""
+
+
+def train_with(
+    function: OwnFunction, context: Context, config: Config, *, gradient: bool, counted: Callable[[int], None]
+) -> Trainer:
+    """Make a trainer of ``function``; ``counted`` is told the number of samples.
+
+    With ``gradient`` the update is a gradient: what ``backward`` left if the model did not move, else the
+    change over ``-lr``.
+    """
+
+    def train(model: nn.Module, data: LocalData, job: Job) -> Trained:
+        weights = parameters(model)
+        before = {name: p.detach().clone() for name, p in weights.items()}
+        device = next(iter(before.values())).device
+        model.train()
+        model.zero_grad(set_to_none=True)
+        with _confined(weights, job.rules.trained):
+            samples, metrics = call(function, "train", model, context, config)
+        counted(samples)
+        model.to(device)  # the function may have trained on another one
+        if job.rules.trained is not None:
+            _check_confined(weights, before, job.rules.trained)
+        update = _update(weights, before, job.lr, gradient=gradient)
+        with torch.no_grad():
+            for name, p in weights.items():
+                p.copy_(before[name])
+        model.zero_grad(set_to_none=True)
+        return Trained(
+            update,
+            samples=samples,
+            steps=0 if gradient else 1,
+            rate=1.0,
+            loss=metrics.get("loss", math.nan),
+            metrics={EXAMPLES: float(samples)} | metrics,
+        )
+
+    return train
+
+
+def call(
+    function: OwnFunction, what: str, model: nn.Module, context: Context, config: Config
+) -> tuple[int, dict[str, float]]:
+    """Call a function of the user's own and check what it returns; ``what`` names it in errors."""
+    said = function(model, context, config)
+    if not (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], Mapping)):
+        raise TypeError(f"{what} must return (number of samples, metrics), got {type(said).__name__}")
+    try:
+        samples = operator.index(said[0])
+        metrics = {str(name): float(value) for name, value in said[1].items()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} must return (a whole number, numbers by name): {error}") from error
+    if samples < 1:
+        raise ValueError(f"{what} must return at least 1 sample, got {samples}")
+    return samples, metrics
+
+
+def _update(weights: Update, before: Update, lr: float, *, gradient: bool) -> Update:
+    change = {name: p.detach() - before[name] for name, p in weights.items()}
+    moved = any(bool(tensor.any()) for tensor in change.values())
+    left = {name: p.grad for name, p in weights.items() if p.grad is not None}
+    if gradient and moved:
+        return {name: tensor / -lr for name, tensor in change.items()}
+    if gradient:
+        return {name: left[name].detach() if name in left else tensor for name, tensor in change.items()}
+    if left and not moved:
+        raise ValueError(
+            "train left gradients and did not move the model, and this strategy averages changes: "
+            "step the optimiser, or use FedSGD or ADGP"
+        )
+    return change
+
+
+@contextmanager
+def _confined(weights: Update, coordinates: Tensor | None) -> Iterator[None]:
+    """Let gradients be 0 outside of ``coordinates``: SGD and Adam leave such entries as they are."""
+    if coordinates is None:
+        yield
+        return
+    masks = mask_coordinates(coordinates, weights)
+
+    def keep(mask: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda gradient: torch.where(mask.to(gradient.device), gradient, torch.zeros_like(gradient))
+
+    handles = [p.register_hook(keep(masks[name])) for name, p in weights.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_confined(weights: Update, before: Update, coordinates: Tensor) -> None:
+    for name, mask in mask_coordinates(coordinates, weights).items():
+        if bool(((weights[name].detach() != before[name]) & ~mask.to(before[name].device)).any()):
+            raise ValueError(
+                f"train moved {name} outside of the coordinates that this strategy trains: "
+                "train without weight decay, and without writing to the weights"
+            )

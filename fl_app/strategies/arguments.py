@@ -1,0 +1,56 @@
+"""Arguments of strategies: a torch module, numbers, and the run that a config describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from fl_app.models import ModelSpec
+from fl_app.strategies.gate import ExpectedRelease
+from fl_app.training.schedules import Schedule, constant
+
+
+@dataclass(frozen=True)
+class ConfiguredRun:
+    """A run that a config describes to server and clients alike; other clients go by their orders alone."""
+
+    spec: ModelSpec
+    """The model as an order names it."""
+    facts: str = ""
+    """Facts on the task, for clients with samples of their own."""
+    settings: str = ""
+    """Hash of what decides updates beside the orders; clients of a secure round compare it."""
+    release: ExpectedRelease | None = None
+    """The release that every update must be under differential privacy of records."""
+
+
+def check_module(who: str, model: object) -> None:
+    """Refuse what is no torch module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{who}: model must be a torch.nn.Module, got {_kind(model)}")
+
+
+def schedule_of(who: str, lr: float | Schedule) -> Schedule:
+    """Return a learning rate as a schedule."""
+    if _is_number(lr):
+        return constant(float(lr))  # type: ignore[arg-type]
+    if not isinstance(lr, Callable):  # type: ignore[arg-type]
+        raise TypeError(f"{who}: lr must be a number or a schedule, got {_kind(lr)}")
+    return lr  # type: ignore[return-value]
+
+
+def check_numbers(who: str, **values: object) -> None:
+    """Refuse arguments that are neither numbers nor None."""
+    for name, value in values.items():
+        if value is not None and not _is_number(value):
+            raise TypeError(f"{who}: {name} must be a number, got {_kind(value)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} {value!r}"[:80]

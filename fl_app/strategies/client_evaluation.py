@@ -1,0 +1,65 @@
+"""Evaluation by clients: the whole model goes out, metrics come back and are averaged by samples."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+
+from fl_app.console.words import foreign
+from fl_app.results import Round
+from fl_app.strategies.aggregate import mean_metrics
+from fl_app.wire.messages import (
+    EVALUATE,
+    EXAMPLES,
+    MessageError,
+    Order,
+    blob_size,
+    content_bytes,
+    pack_order,
+    read_metrics,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ClientEvaluation:
+    """One round of evaluation: who was asked, and what they said."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, int] = {}
+
+    def ask(
+        self,
+        orders: Mapping[int, Order],
+        nodes: Mapping[int, int],
+        model: ArrayRecord,
+        buffers: ArrayRecord | None,
+        config: ConfigRecord,
+        record: Round,
+    ) -> list[Message]:
+        """Return a message for every client, and count its bytes; ``nodes`` are their node ids."""
+        self._asked = {nodes[client]: client for client in orders}
+        messages, known = [], dict[int, int]()
+        for client, order in orders.items():
+            content = pack_order(order, model, buffers, config=config)
+            record.count_down(content_bytes(content, known), blob=blob_size(model))
+            messages.append(Message(content, nodes[client], EVALUATE))
+        return messages
+
+    def mean(self, replies: Iterable[Message], record: Round) -> dict[str, float]:
+        """Return the metrics that all told, averaged by their samples."""
+        told: dict[int, Mapping[str, float]] = {}
+        for message in replies:
+            client = self._asked.pop(message.metadata.src_node_id, None)
+            if client is None:
+                continue
+            try:
+                told[client] = read_metrics(message)
+                record.count_up(content_bytes(message.content))
+            except MessageError as error:
+                logger.warning("round %d: client %d: evaluation: %s", record.round, client, foreign(error))
+        weights = {client: metrics.get(EXAMPLES, 0.0) for client, metrics in told.items()}
+        counted = {client: metrics for client, metrics in told.items() if weights[client] > 0}
+        return mean_metrics(counted, weights)
