@@ -109,7 +109,7 @@ def comparison_table(rows: Sequence[ComparisonRow], width: int | None = None) ->
     below the table; names of defenses, models, data and seeds stay.
     """
     numbers = _number_columns(rows)
-    for count in range(len(numbers) + 1):
+    for count in range(len(_LEAST_IMPORTANT) + 1):
         left_out = _LEAST_IMPORTANT[:count]
         table = _table(rows, {title: cells for title, cells in numbers.items() if title not in left_out})
         if width is None or Console(width=_WIDE).measure(table).minimum <= width:
@@ -120,7 +120,7 @@ def comparison_table(rows: Sequence[ComparisonRow], width: int | None = None) ->
     return table
 
 
-def _table(rows: Sequence[ComparisonRow], numbers: Mapping[str, Sequence[str]]) -> Table:
+def _table(rows: Sequence[ComparisonRow], numbers: Mapping[str, list[str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     names = {
         "defense": [row.label if row.status == "finished" else f"{row.label} ({row.status})" for row in rows],
