@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
 from fl_app.types import Observation, Trace
@@ -10,6 +12,11 @@ from fl_app.types import Observation, Trace
 def pruning_of(obs: Observation) -> Trace | None:
     """Return the trace of the first part that withholds entries by size; None if no part does."""
     return next((trace for trace in obs.defense or () if trace.withheld), None)
+
+
+def added_noise(defense: Iterable[Trace] | None) -> float:
+    """Return the standard deviation of noise that a defense adds to every entry; 0 if none is known."""
+    return max((trace.noise for trace in defense or ()), default=0.0)
 
 
 def has_feedback(obs: Observation) -> bool:

@@ -1,15 +1,15 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
-batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, imprint, labels, leakage,
-measured_epsilon, photographs, rgap, speech_leakage and trained_labels.
+batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, fuzz_guided, imprint, labels,
+leakage, measured_epsilon, photographs, rgap, speech_leakage and trained_labels.
 """
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import attack_throughput, engines, overhead, secure_round, wire
+from benchmarks import attack_throughput, engines, guard, overhead, secure_round, wire
 
 ALL = {
     "overhead": overhead.main,
@@ -17,6 +17,7 @@ ALL = {
     "engines": engines.main,
     "attack_throughput": attack_throughput.main,
     "secure_round": secure_round.main,
+    "guard": guard.main,
 }
 
 if __name__ == "__main__":

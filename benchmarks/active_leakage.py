@@ -32,7 +32,7 @@ DEFENSES = {
     "ats": "defense=ats",
     "soteria": "defense=soteria",
     "precode": "defense=precode",
-    "noise 1e-2": "defense=gaussian defense.std=0.01",
+    "noise 1e-2": "defense=gaussian defense.std=0.01 attack.gain=1048576",
     "top-k": "defense=topk",
     "outpost": "defense=outpost",
     "dgp": "defense=dgp",

@@ -497,7 +497,7 @@ def _kept_files(folder: Path) -> list[Decoder]:
     saved = checkpoint.Saved(
         {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, None, [], 1.0, [], [], [(1, 0)], {0: tree}
     )
-    whole = {"version": 2} | vars(saved)
+    whole = {"version": checkpoint.VERSION} | vars(saved)
     write_tree(state, whole)
     noted = folder / "noted"
     shutil.copytree(run, noted)

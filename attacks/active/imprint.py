@@ -32,11 +32,14 @@ from attacks.active.pruned_bins import read_pruned_bins
 from attacks.active.pruned_rows import is_pruned
 from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
+from attacks.knowledge import added_noise
 from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Manipulated, Observation
+from fl_app.types import Manipulated, Observation, Trace
 
 WHO = "imprint"
 QUANTILES = "quantiles"
+LOUDER = 2.0**37
+"""Gain over the noise's standard deviation at which images are read to rounding, as without noise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +49,11 @@ class Imprint:
     ``functional`` is "mean" (brightness), "mode32" (a cosine) or "random" (Gaussian, drawn
     by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law of
     their mean and deviation, or the inner edges themselves. With ``adaptive`` a pruned
-    update is read where entries survive; without, entries that were not sent count as zero.
+    update is read where entries survive, and gradients to which the defense adds noise are planted
+    with a gain in which that noise drowns; without, entries that were not sent count as zero.
     ``gain`` enlarges the rows' gradient: noise drowns in it, and the rounding of weights in a
     delta. The smaller it is, the less several local steps move the edges. None: 16 if the client
-    sends deltas, else 2^20.
+    sends deltas, else 2^20, or more with ``adaptive``.
     """
 
     bins: int = 100
@@ -100,13 +104,14 @@ class Imprint:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         deltas: bool = True,
+        defense: Sequence[Trace] | None = None,
     ) -> dict[str, object]:
         """Return what `add_imprint` needs to build the block, as plain data.
 
         ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands that are not the
         victims'; ``moments`` are mean and deviation of the functional, for a law without
         images. The model sees ``(pixel - mean) / std``, or pixels if these are None.
-        ``deltas`` says whether the client takes local steps.
+        ``deltas`` says whether the client takes local steps; ``defense`` has its traces.
         """
         channels = in_shape[0]
         mean, std = mean or [0.0] * channels, std or [1.0] * channels
@@ -120,7 +125,7 @@ class Imprint:
             "edges": edges,
             "floor": floor,
             "seed": self.seed,
-            "gain": self.gain or (GAIN if deltas else GAIN_OF_GRADIENTS),
+            "gain": self.gain or self._own_gain(deltas, defense),
         }
 
     def manipulate(
@@ -132,9 +137,10 @@ class Imprint:
         mean: Sequence[float],
         std: Sequence[float],
         deltas: bool,
+        defense: Sequence[Trace] | None = None,
     ) -> Manipulated:
         """Return the planted model, and how a client builds it."""
-        settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas)
+        settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas, defense=defense)
         return Manipulated(_planted(model, settings), {"imprint": settings})
 
     def read(self, obs: Observation) -> Bins:
@@ -162,6 +168,11 @@ class Imprint:
             labels=labels if len(labels) and (labels >= 0).all() else None,
             notes=(*problem.notes, *found.notes),
         )
+
+    def _own_gain(self, deltas: bool, defense: Sequence[Trace] | None) -> float:
+        if deltas:  # a larger one would move the edges
+            return GAIN
+        return max(GAIN_OF_GRADIENTS, LOUDER * added_noise(defense) if self.adaptive else 0.0)
 
     def _inner_edges(
         self,

@@ -22,7 +22,7 @@ from attacks.active.traps import Rows, read_rows
 from attacks.analytic.first_linear import refusal
 from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Manipulated, Observation
+from fl_app.types import Manipulated, Observation, Trace
 
 WHO = "trap_weights"
 
@@ -90,8 +90,9 @@ class TrapWeights:
         mean: Sequence[float],
         std: Sequence[float],
         deltas: bool,
+        defense: Sequence[Trace] | None = None,
     ) -> Manipulated:
-        """Return the planted model, built as the honest one; ``public`` and ``deltas`` make no difference."""
+        """Return the planted model, built as the honest one, whatever ``public``, ``deltas``, ``defense``."""
         return Manipulated(self.plant(model, in_shape, mean=mean, std=std), {})
 
     def read(self, obs: Observation) -> Rows:

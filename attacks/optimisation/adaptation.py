@@ -24,7 +24,15 @@ from dataclasses import replace
 import torch
 
 from attacks.analytic.completed_update import complete_update
-from attacks.knowledge import gradient_unit, has_feedback, is_confined, pruning_of, sends_signs, tells_all
+from attacks.knowledge import (
+    added_noise,
+    gradient_unit,
+    has_feedback,
+    is_confined,
+    pruning_of,
+    sends_signs,
+    tells_all,
+)
 from attacks.optimisation.earlier_rounds import unusable_rounds, with_earlier_rounds
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import squashed
@@ -100,7 +108,7 @@ def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
 
 def _noise_share(obs: Observation, problem: Problem) -> float:
     """Return how much of the update's square is noise of known strength, from 0 to 1."""
-    noise = next((trace.noise for trace in obs.defense or () if trace.noise), 0.0)
+    noise = added_noise(obs.defense)
     power = float(problem.target.square().mean())
     if noise == 0 or power == 0:
         return 0.0

@@ -297,7 +297,8 @@ def observe(
     update = sighting.raw if undefended and sighting.raw is not None else sighting.update
     device = next(template.parameters()).device
     update = {name: tensor.to(device) for name, tensor in update.items()}
-    true = None if sighting.truth is None else sighting.truth.labels.to(device)
+    truth = sighting.truth if grant_labels or grant_length else None  # else nobody looks at it
+    true = None if truth is None else truth.labels.to(device)
     return Observation(
         model=_with(template, sighting.weights | sighting.buffers),
         update=update,

@@ -8,9 +8,10 @@ import select
 import sys
 from collections.abc import Callable
 
+from fl_app.console.stated_failure import StatedFailure
 from fl_app.console.words import printable
 
-MISTAKE, INTERRUPTED, READER_GONE = 2, 130, 141
+FAILED, MISTAKE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended."""
 _STDOUT = 1
 _MENDABLE = (
@@ -46,11 +47,11 @@ def guarded(
         # the interpreter flushes once more at exit, and would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
         sys.exit(READER_GONE)
-    except _MENDABLE as error:
+    except (*_MENDABLE, StatedFailure) as error:
         logging.getLogger(__name__).debug("failed", exc_info=True)
         # it may quote a folder that a stranger made
         print(printable(f"{name}: {error}", lines=True), file=sys.stderr)
-        sys.exit(MISTAKE)
+        sys.exit(FAILED if isinstance(error, StatedFailure) else MISTAKE)
 
 
 def _reader_is_gone() -> bool:

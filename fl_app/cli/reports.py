@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     for run in runs:
         print(printable(f"report: {write_report(run)}"), flush=True)
-    Console().print(comparison_table(comparison_rows(runs)))
+    console = Console()
+    console.print(comparison_table(comparison_rows(runs), console.width))
     if len(runs) > 1:
         print(printable(f"comparison: {compare_runs(runs, args.out)}"))
 

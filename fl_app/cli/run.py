@@ -79,23 +79,26 @@ def _run_hydra(arguments: list[str], overrides: list[str], searched: list[str], 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     OmegaConf.register_new_resolver("sweep_name", lambda experiment, else_: experiment or else_, replace=True)
     OmegaConf.register_new_resolver("true_name", lambda: _true_name([*searched, *overrides]), replace=True)
+    # run only after Hydra has returned: it would print an error of its own above ours
     planned: list[tuple[list[str], Path]] = []
+    swept = False
 
     def job(cfg: DictConfig) -> None:
+        nonlocal swept
         state = HydraConfig.get()
         show_logs(bool(state.verbose))
-        wanted, folder = [*searched, *state.overrides.task], Path(state.runtime.output_dir)
-        if state.mode == RunMode.MULTIRUN:
+        swept = state.mode == RunMode.MULTIRUN
+        if swept:
             from fl_app.cli.sweep import check_launch
 
             check_launch(state)
-            planned.append((wanted, folder))
-        else:
-            _run(wanted, folder)
+        planned.append(([*searched, *state.overrides.task], Path(state.runtime.output_dir)))
 
     sys.argv[1:] = arguments
     hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
-    if planned:
+    if planned and not swept:
+        _run(*planned[0])
+    elif planned:
         from fl_app.cli.sweep import run_cells
 
         keys = [key_of(override) for override in overrides]
@@ -106,9 +109,11 @@ def _run(overrides: list[str], planned: Path) -> None:
     from fl_app.cli.announcement import announce
     from fl_app.experiments.job import run_job
 
-    folder = run_job(overrides, folder=planned)
-    if folder.resolve() != planned and not any(planned.iterdir()):
-        planned.rmdir()  # Hydra made it, and the run went elsewhere
+    try:
+        folder = run_job(overrides, folder=planned)
+    finally:
+        if not any(planned.iterdir()):
+            planned.rmdir()  # Hydra made it, and the run went elsewhere or was refused
     announce(folder)
 
 

@@ -47,7 +47,7 @@ def run_cells(planned: Sequence[tuple[list[str], Path]], *, named: bool, jobs: i
         sys.exit(INTERRUPTED)
     if end.finished:
         console = Console()
-        console.print(comparison_table(comparison_rows(end.finished)))
+        console.print(comparison_table(comparison_rows(end.finished), console.width))
         console.print(f"comparison: {compare_runs(end.finished, folder)}", soft_wrap=True)
     end_with_failures(end.failed, len(cells), again)
 

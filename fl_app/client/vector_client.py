@@ -78,7 +78,7 @@ class VectorClient(Client):
 
     def _keeps_weights(self, plan: Plan) -> bool:
         needs_start = self.parts.start is None and bool(plan.coordinates)
-        return needs_start or (self.guard is not None and not self._secretive)
+        return needs_start or (self.guard is not None and self.parts.privacy is None)
 
     def _plan(self, parcel: Parcel) -> Plan:
         if parcel.plan is None:

@@ -171,7 +171,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes)
+    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
         dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
@@ -273,7 +273,7 @@ def _attacker(
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
     ``manipulation`` turns an active attack into its change of a model; without it, the attack can
-    only read a run's observations.
+    only read a run's observations. Of two forms, the adaptive one plants and both read.
     """
     if "_target_" not in cfg.attack:
         return None
@@ -293,7 +293,7 @@ def _attacker(
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,
         settings=_stated(cfg),
-        manipulate=None if manipulation is None else manipulation(next(iter(forms.values()))),
+        manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
 
 
@@ -304,7 +304,13 @@ def _stated(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _manipulation(
-    cfg: DictConfig, model: nn.Module, dataset: Dataset, public: Dataset | None, deltas: bool, attack: Any
+    cfg: DictConfig,
+    model: nn.Module,
+    dataset: Dataset,
+    public: Dataset | None,
+    deltas: bool,
+    traces: tuple[Trace, ...],
+    attack: Any,
 ) -> Callable[[nn.Module], Manipulated] | None:
     """Return the attack's change of a model before a client gets it; None for a passive attack."""
     if not hasattr(attack, "manipulate"):
@@ -319,6 +325,7 @@ def _manipulation(
         mean=dataset.mean,
         std=dataset.std,
         deltas=deltas,
+        defense=traces,
     )
     try:
         manipulate(model)  # now, not in the attacked round

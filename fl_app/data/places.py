@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from fl_app.console.stated_failure import StatedFailure
+
 Found = TypeVar("Found")
 
 
-class DataUnavailable(RuntimeError):
+class DataUnavailable(StatedFailure):
     """The data is not in this place; another place may have it."""
 
 

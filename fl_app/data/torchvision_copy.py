@@ -27,8 +27,8 @@ def load_torchvision(
     except (RuntimeError, OSError) as error:
         if download:
             raise DataUnavailable(f"download to {root} failed: {error}") from error
-        hint = "set download=true, or put a copy there"
-        raise DataUnavailable(f"no complete copy in {folder}; {hint} ({error})") from error
+        hint = "set data.download=true, or put a copy there or at data.root"
+        raise DataUnavailable(f"no complete copy in {folder}; {hint}") from error
     return _samples(train.data, train.targets), _samples(test.data, test.targets), tuple(train.classes)
 
 

@@ -13,12 +13,15 @@ from fl_app.results.reading import RESULT, forgive, read_object, spelled
 from fl_app.results.rows import Row, Whole
 
 STUDY = "study.json"
-Verdict = Literal["holds", "does not hold", "not decided", "not measured"]
+Verdict = Literal["holds", "refuted", "equivalent", "not decided", "not measured"]
 HOLDS: Verdict = "holds"
-FAILS: Verdict = "does not hold"
+REFUTED: Verdict = "refuted"
+EQUIVALENT: Verdict = "equivalent"
 OPEN: Verdict = "not decided"
 UNKNOWN: Verdict = "not measured"
-VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN, UNKNOWN)
+VERDICTS: tuple[Verdict, ...] = (HOLDS, REFUTED, EQUIVALENT, OPEN, UNKNOWN)
+Role = Literal["primary", "secondary", "check", "exploratory", "repeats another"]
+ROLES: tuple[Role, ...] = ("primary", "secondary", "check", "exploratory", "repeats another")
 
 
 class StudyCell(Row):
@@ -87,7 +90,7 @@ class StudyFigure(Row):
 
 
 class StudyClaim(Row):
-    """One sentence of the paper and what was found, judged among the claims of its own study."""
+    """One sentence of the paper and what was found, judged in the family that its paper's protocol names."""
 
     name: str = ""
     text: str = ""
@@ -95,10 +98,20 @@ class StudyClaim(Row):
     words: str = ""
     left: float | None = None
     right: float | None = None
+    low: float | None = None
+    """The 95 % interval of the difference of both sides, or of the left one, by the same test."""
+    high: float | None = None
     n: Whole = 0
     unit: str = ""
+    test: str | None = None
+    """The test; None: the numbers are compared as they are, or there are too few."""
     p: float | None = None
-    p_holm: float | None = None
+    """Two-sided: twice the smallest probability of the data under the opposite of a verdict."""
+    p_family: float | None = None
+    """``p`` times the number of tests in the claim's family."""
+    role: Role = "exploratory"
+    repeats: str | None = None
+    """The claim of another study that is the same test on the same cells."""
 
 
 class StudyResult(Row):
@@ -120,6 +133,8 @@ class StudyResult(Row):
     table: StudyTable = Field(default_factory=StudyTable)
     figures: list[StudyFigure] = Field(default_factory=list)
     claims: list[StudyClaim] = Field(default_factory=list)
+    protocol: str | None = None
+    """The hash of the paper's protocol by which the claims were judged."""
     versions: dict[str, str] = Field(default_factory=dict)
     finished: bool = False
 

@@ -18,6 +18,7 @@ from torch import nn
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
+from fl_app.console.stated_failure import StatedFailure
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
 from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
@@ -33,7 +34,7 @@ _GIVES_UP = (ValueError, RuntimeError, IndexError, ArithmeticError, MemoryError)
 """Errors that end an attack on one client's update and nothing else: torch raises RuntimeError for all."""
 
 
-class NotAttacked(RuntimeError):
+class NotAttacked(StatedFailure):
     """The run was to be attacked and was not: its leak is not measured."""
 
 

@@ -42,7 +42,7 @@ SECONDS_BETWEEN = 30.0
 _SHARE_OF_TIME = 0.05
 """Largest share of time spent on checkpoints."""
 _STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-_VERSION = 3
+VERSION = 3
 _ALLOWED = ("timeout",)
 """Settings that a resume may change, beside those that do not affect the numbers."""
 
@@ -147,7 +147,7 @@ class Checkpoint:
             self._lock = claim(self.folder.parent)
         for path in save_sightings(self.folder, list(sightings[self._written :]), self._spec, self._public):
             sync(path)
-        write_tree(self.folder / _STATE, {"version": _VERSION} | vars(state))
+        write_tree(self.folder / _STATE, {"version": VERSION} | vars(state))
         self._written = len(sightings)
         (self.folder / _BEGUN).unlink(missing_ok=True)
         self._last = time.monotonic()
@@ -216,8 +216,8 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
         refuse_links(folder)
         tree = read_tree(path)
         version = tree.pop("version")
-        if version != _VERSION:
-            raise DamagedFile(f"{path}: is of another version of this project: {version!r}, not {_VERSION}")
+        if version != VERSION:
+            raise DamagedFile(f"{path}: is of another version of this project: {version!r}, not {VERSION}")
         saved = Saved(**tree)
         _check(path, vars(saved), _SAVED)
         begun_path = folder / FOLDER / _BEGUN

@@ -43,7 +43,7 @@ Pack = Callable[[int, int], tuple[RecordDict, int]]
 """``pack(client, base)`` returns a message's content, which builds on a version, and its payload in bytes."""
 SECONDS = 3600.0
 """The deadline of a round that nobody gave one."""
-_PATIENCE = {IDENTIFY: 0.1, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
+_PATIENCE = {IDENTIFY: 0.3, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
 """Which share of the time that is left an exchange may take: others come after it."""
 _OVERHEAD = 1 << 16
 """Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""

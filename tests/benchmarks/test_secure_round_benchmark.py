@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
 
 from benchmarks import secure_round
 from benchmarks.secure_round import Exchange, Measured, choose_clients, draw, run_ours, run_secaggplus
 from fl_app.flower.internals import serialised_size
+from fl_app.wire.messages import pack_secure
 
 CLIENTS, SIZE = 5, 50
 BITS = 24  # 5 clients of up to 2 / 2^-14 steps each: 163840 of 2^23
@@ -21,7 +21,7 @@ def expected_bytes(survivors):
 
 
 def in_flower(size):
-    return serialised_size(RecordDict({"secagg": ConfigRecord({"blob": bytes(size)})}))
+    return serialised_size(pack_secure(bytes(size)))
 
 
 @pytest.mark.parametrize("dropped", [(), (3,)])

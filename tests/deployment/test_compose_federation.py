@@ -74,7 +74,10 @@ def test_a_federation_outlives_a_node_and_turns_strangers_away(federation, tmp_p
     [
         ("defense=dgp", {"defended", "undefended"}),
         ("defense=adgp", {"defended", "undefended"}),
-        ("defense=fl_top dp=client secagg=on defense.share=0.3", {"masked", "sum", "undefended"}),
+        (
+            "defense=fl_top dp=client secagg=on secagg.min_clients=2 defense.share=0.3",
+            {"masked", "sum", "undefended"},
+        ),
     ],
 )
 def test_every_scheme_trains_and_is_attacked(scheme, seen, federation):

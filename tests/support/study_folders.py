@@ -94,7 +94,7 @@ def write_study(
         ],
         "claims": [
             claim("less", "DGP leaks less than top-k", "holds", p=1e-6),
-            claim("order", "top-k leaks less than nothing", "does not hold", p=0.9),
+            claim("order", "top-k leaks less than nothing", "refuted", p=1e-5),
             claim("many", "DGP keeps its accuracy", "not decided", p=0.2),
             claim("none", "ATS leaks less", "not measured", p=None),
         ],
@@ -118,5 +118,5 @@ def claim(name: str, text: str, verdict: str, *, p: float | None) -> dict[str, A
         "n": 20,
         "unit": "image",
         "p": p,
-        "p_holm": p,
+        "p_family": p,
     }

@@ -1,4 +1,4 @@
-"""Page of all claims in one table, those that do not hold first."""
+"""Page of all claims in one table, those that are refuted first."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Sequence
 
 from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
 from fl_app.experiments.site.places import Places, link
-from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.site.verdict_words import verdict_mark, verdict_marks
 from fl_app.experiments.studies.claims import LEVEL
 from fl_app.report.data.formats import DASH
 from fl_app.report.markup import Child, element, table
-from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN
+from fl_app.results.study import EQUIVALENT, HOLDS, OPEN, REFUTED, UNKNOWN
 
-_ORDER = (FAILS, OPEN, HOLDS, UNKNOWN)
+_ORDER = (REFUTED, EQUIVALENT, OPEN, HOLDS, UNKNOWN)
 
 
 def claims_body(claims: Sequence[MergedClaim], places: Places) -> list[Child]:
     """Return the content of the page."""
-    tested = sum(claim.p_all is not None for claim in claims)
+    tested = sum(merged.claim.p is not None for merged in claims)
     rows: list[list[Child]] = [
         [
-            verdict_mark(merged.verdict),
+            verdict_mark(merged.claim.verdict),
+            merged.claim.role,
             element("span", merged.claim.text, class_="sentence"),
             link(f"{merged.study.what}, {merged.study.scale}", places.study(merged.study), places.root),
-            element("span", claim_words(merged), class_="sentence"),
+            element("span", merged.claim.words, class_="sentence"),
             _probability(merged.claim.p),
-            _probability(merged.p_all),
+            _probability(merged.claim.p_family),
         ]
-        for merged in sorted(claims, key=lambda merged: _ORDER.index(merged.verdict))
+        for merged in sorted(claims, key=lambda merged: _ORDER.index(merged.claim.verdict))
     ]
     return [
         element("p", "Claims", class_="eyebrow"),
@@ -36,13 +36,14 @@ def claims_body(claims: Sequence[MergedClaim], places: Places) -> list[Child]:
         verdict_marks(verdict_counts(claims)),
         element(
             "p",
-            f"{tested} of {len(claims)} claims were tested. p is how likely such a finding is by chance; "
-            "beside it, what becomes of it if all tested claims are judged together by Holm's correction. "
-            f"A claim holds if that is at most {LEVEL}. Claims without p were not measured, had too few "
-            "images or seeds, or compare numbers that are counted. ",
+            f"{tested} of {len(claims)} claims were tested. p is two-sided; beside it, p times the number of "
+            f"tests in the claim's family. A claim is decided if that is at most {LEVEL}. Claims without p "
+            "were not measured, had too few updates or seeds, or compare numbers that are counted. ",
             link("As JSON", places.root / "claims.json", places.root),
         ),
-        table(["verdict", "claim", "from", "found", "p", "p among all"], rows, words=4) if rows else None,
+        table(["verdict", "role", "claim", "from", "found", "p", "p in its family"], rows, words=5)
+        if rows
+        else None,
     ]
 
 

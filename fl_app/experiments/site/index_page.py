@@ -10,7 +10,7 @@ from fl_app.experiments.site.merged_claims import MergedClaim, verdict_counts
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.verdict_words import verdict_marks
 from fl_app.report.markup import Child, Html, element
-from fl_app.results.study import FAILS, HOLDS, StudyResult
+from fl_app.results.study import HOLDS, REFUTED, StudyResult
 
 
 def index_body(
@@ -23,9 +23,8 @@ def index_body(
         element(
             "p",
             f"{_count(len(studies), 'experiment')} and {_count(len(places.reports), 'run')}. A claim is a "
-            "sentence of a paper that the measurements were asked about. All claims are judged together "
-            "(Holm's correction), so that a verdict here can be more careful than the one in an experiment's "
-            "own folder.",
+            "sentence of a paper that the measurements were asked about. The paper's protocol fixes how many "
+            "tests are judged together; a test that two experiments make counts once.",
         ),
         verdict_marks(verdict_counts(claims)) if claims else None,
         element("p", link("Which defense is worth its price: the frontier", picture, places.root))
@@ -54,7 +53,7 @@ def _paper(
 
 def _card(study: StudyResult, claims: Sequence[MergedClaim], places: Places) -> Html:
     counts = verdict_counts(claim for claim in claims if claim.study is study)
-    tone = "open" if counts[FAILS] else "shut" if counts[HOLDS] == sum(counts.values()) > 0 else ""
+    tone = "open" if counts[REFUTED] else "shut" if counts[HOLDS] == sum(counts.values()) > 0 else ""
     done = sum(cell.status == "finished" for cell in study.cells)
     facts = [
         f"scale {study.scale}",

@@ -1,4 +1,4 @@
-"""Claims of all experiments in one list, judged together to correct for multiple tests."""
+"""Claims of all experiments in one list, each test counted once."""
 
 from __future__ import annotations
 
@@ -7,38 +7,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fl_app.experiments.studies.claims import LEVEL
-from fl_app.experiments.studies.significance import holm
+from fl_app.experiments.studies.protocol import REPEATS
 from fl_app.results import json_text
-from fl_app.results.study import HOLDS, OPEN, VERDICTS, StudyClaim, StudyResult, Verdict
+from fl_app.results.study import VERDICTS, StudyClaim, StudyResult, Verdict
 
 
 @dataclass(frozen=True)
 class MergedClaim:
-    """A claim among all others."""
+    """A claim and the experiment that judged it."""
 
     study: StudyResult
     claim: StudyClaim
-    p_all: float | None
-    """After Holm's correction for the tested claims of all experiments."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict; what held among a few claims may be undecided among many."""
-        doubtful = self.p_all is not None and self.p_all > LEVEL
-        return OPEN if self.claim.verdict == HOLDS and doubtful else self.claim.verdict
 
 
 def merge_claims(studies: Iterable[StudyResult]) -> list[MergedClaim]:
     """Return all claims, in the order of their experiments."""
-    claims = [(study, claim) for study in studies for claim in study.claims]
-    tested = [i for i, (_, claim) in enumerate(claims) if claim.p is not None]
-    adjusted = dict(zip(tested, holm([claims[i][1].p or 0.0 for i in tested]), strict=True))
-    return [MergedClaim(study, claim, adjusted.get(i)) for i, (study, claim) in enumerate(claims)]
+    return [MergedClaim(study, claim) for study in studies for claim in study.claims]
 
 
 def verdict_counts(claims: Iterable[MergedClaim]) -> dict[Verdict, int]:
-    """Return how many claims have each verdict, in the order from good to not known."""
-    counts = Counter(claim.verdict for claim in claims)
+    """Return how many claims have each verdict, in the order of `VERDICTS`; repeated tests count once."""
+    counts = Counter(merged.claim.verdict for merged in claims if merged.claim.role != REPEATS)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
@@ -50,10 +39,8 @@ def claims_json(claims: Sequence[MergedClaim]) -> str:
             "scale": merged.study.scale,
             "paper": merged.study.paper,
             "what": merged.study.what,
+            "protocol": merged.study.protocol,
             **merged.claim.as_json(),
-            "verdict": merged.verdict,
-            "verdict_in_study": merged.claim.verdict,
-            "p_holm": merged.p_all,
         }
         for merged in claims
     ]

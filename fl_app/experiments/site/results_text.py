@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fl_app.experiments.papers import in_order, paper_name
 from fl_app.experiments.site.found_studies import find_studies
 from fl_app.experiments.site.merged_claims import MergedClaim, merge_claims, verdict_counts
-from fl_app.experiments.site.study_page import claim_words
 from fl_app.experiments.studies.claims import LEVEL
+from fl_app.experiments.studies.protocol import REPEATS
 from fl_app.experiments.studies.study_file import VARIANT
 from fl_app.report.markdown import markdown_rows
-from fl_app.results.study import STUDY, StudyResult
+from fl_app.results.study import ROLES, STUDY, VERDICTS, StudyResult, Verdict
 
 WORDS = "In words: "
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
@@ -66,18 +66,35 @@ def _kept_words(file: Path) -> dict[str, str]:
 
 
 def _opening(claims: Sequence[MergedClaim]) -> str:
-    counts = ", ".join(f"{count} × {verdict}" for verdict, count in verdict_counts(claims).items() if count)
+    counts = verdict_counts(claims)
     return "\n\n".join(
         [
             "# Results",
             "This page shows every table and figure of the papers as we measured it, with the paper's "
             "numbers in brackets. `fl-app-report --results FILE multirun` writes it from the results of the "
             f'commands below; only the paragraphs that begin with "{WORDS.strip()}" are written by hand.',
-            f"{len(claims)} claims: {counts}. A claim holds if its probability by chance, after Holm's "
-            f"correction for the tested claims of all experiments, is at most {LEVEL}. "
-            "[studies.md](studies.md) describes the tests.",
+            f"{sum(counts.values())} claims: {_listed(counts)}. A repeated test counts once. "
+            "A claim is decided if its two-sided p, times the number of tests in its family, is at most "
+            f"{LEVEL}; the protocol of the paper fixes the families. [studies.md](studies.md) describes the "
+            "tests.",
+            _by_paper(claims),
         ]
     )
+
+
+def _listed(counts: Mapping[Verdict, int]) -> str:
+    return ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)
+
+
+def _by_paper(claims: Sequence[MergedClaim]) -> str:
+    """Return a line for each role of each paper's claims."""
+    rows = [["paper", "claims", *VERDICTS], ["---", "---", *["---:"] * len(VERDICTS)]]
+    for paper in in_order(merged.study.paper for merged in claims):
+        for role in ROLES:
+            mine = [m for m in claims if m.study.paper == paper and m.claim.role == role]
+            if mine and role != REPEATS:
+                rows.append([paper_name(paper), role, *map(str, verdict_counts(mine).values())])
+    return markdown_rows(rows) if claims else ""
 
 
 def _section(study: StudyResult, claims: Sequence[MergedClaim], words: str | None, pictures: Path) -> str:
@@ -89,6 +106,7 @@ def _section(study: StudyResult, claims: Sequence[MergedClaim], words: str | Non
         else []
     )
     facts.append(f"measured {study.measured}")
+    facts += [f"protocol {study.protocol}"] if study.protocol else []
     table = study.folder / "table.md"
     parts = [
         f'<a id="{_key(study)}"></a>\n### {study.heading}',
@@ -119,9 +137,17 @@ def _figures(study: StudyResult, pictures: Path) -> list[str]:
 
 
 def _claims(claims: Sequence[MergedClaim]) -> str:
-    rows = [["claim", "verdict", "found"], ["---"] * 3]
-    rows += [[merged.claim.text, f"**{merged.verdict}**", claim_words(merged)] for merged in claims]
+    rows = [["claim", "verdict", "role", "found"], ["---"] * 4]
+    rows += [
+        [merged.claim.text, f"**{merged.claim.verdict}**", _role(merged), merged.claim.words]
+        for merged in claims
+    ]
     return markdown_rows(rows) if claims else ""
+
+
+def _role(merged: MergedClaim) -> str:
+    twin = merged.claim.repeats
+    return merged.claim.role if twin is None else f"repeats {twin}"
 
 
 def _missing(study: StudyResult) -> str:

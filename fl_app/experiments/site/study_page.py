@@ -12,11 +12,12 @@ from fl_app.experiments.site.verdict_words import verdict_mark
 from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.table import SIGNS, show_value
 from fl_app.report.charts.tiles import png_uri
+from fl_app.report.data.formats import DASH
 from fl_app.report.markup import Child, Html, details, element, table
 from fl_app.report.pages.panels import panel
 from fl_app.results.study import (
-    FAILS,
     HOLDS,
+    REFUTED,
     Place,
     StudyLine,
     StudyResult,
@@ -42,7 +43,7 @@ def study_body(
         element("ul", [element("li", fact) for fact in facts], class_="chips"),
         _banners(study),
         [element("p", note, class_="muted") for note in study.notes],
-        _claims(claims),
+        _claims(study, claims),
         _table(study, base, files),
         _figures(study, base, files),
         gallery,
@@ -59,12 +60,12 @@ def _banners(study: StudyResult) -> list[Child]:
     ]
 
 
-def _claims(claims: Sequence[MergedClaim]) -> list[Child]:
+def _claims(study: StudyResult, claims: Sequence[MergedClaim]) -> list[Child]:
     if not claims:
         return []
     words = (
-        "A claim holds if its probability by chance, after Holm's correction for the tested claims of the "
-        f"whole site, is at most {LEVEL}."
+        "A claim is decided if its two-sided p, times the number of tests in its family, is at most "
+        f"{LEVEL}. The protocol {study.protocol or DASH} of the paper fixes the families."
     )
     return [
         element("h2", "Claims"),
@@ -74,23 +75,14 @@ def _claims(claims: Sequence[MergedClaim]) -> list[Child]:
 
 
 def _claim(merged: MergedClaim) -> Html:
-    tone = {HOLDS: "shut", FAILS: "open"}.get(merged.verdict, "")
+    tone = {HOLDS: "shut", REFUTED: "open"}.get(merged.claim.verdict, "")
     return element(
         "section",
         element("h3", merged.claim.text),
-        element("p", verdict_mark(merged.verdict)),
-        element("p", claim_words(merged), class_="muted"),
+        element("p", verdict_mark(merged.claim.verdict), f" {merged.claim.role}"),
+        element("p", merged.claim.words, class_="muted"),
         class_=f"card {tone}".strip(),
     )
-
-
-def claim_words(merged: MergedClaim) -> str:
-    """Return the finding of the experiment, with its significance among all claims."""
-    among = "" if merged.p_all is None else f"p = {merged.p_all:.2g} among all claims"
-    words = [merged.claim.words, among]
-    if merged.verdict != merged.claim.verdict:
-        words.append(f"so {merged.verdict}, though it {merged.claim.verdict} among its own")
-    return "; ".join(part for part in words if part)
 
 
 def _table(study: StudyResult, base: Path, files: dict[Path, Path]) -> list[Child]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from fl_app.report.data.formats import DASH
 from fl_app.report.markup import Html, element
-from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN, Verdict
+from fl_app.results.study import EQUIVALENT, HOLDS, OPEN, REFUTED, UNKNOWN, Verdict
 
-_SIGNS = {HOLDS: "✓", FAILS: "✗", OPEN: "?", UNKNOWN: DASH}
-_CLASSES = {HOLDS: "shut", FAILS: "open"}
+_SIGNS = {HOLDS: "✓", REFUTED: "✗", EQUIVALENT: "≈", OPEN: "?", UNKNOWN: DASH}
+_CLASSES = {HOLDS: "shut", REFUTED: "open"}
 
 
 def verdict_mark(verdict: Verdict, count: int | None = None) -> Html:
@@ -27,4 +27,4 @@ def verdict_marks(counts: Mapping[Verdict, int]) -> Html:
 
 
 def _many(verdict: Verdict, count: int) -> str:
-    return verdict if count == 1 else {HOLDS: "hold", FAILS: "do not hold"}.get(verdict, verdict)
+    return "hold" if verdict == HOLDS and count != 1 else verdict

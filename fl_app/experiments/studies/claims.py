@@ -1,7 +1,7 @@
 """Verdict on a claim, with its numbers in words.
 
-Images and attacked updates are many, so the signs of their differences are tested; seeds are
-few, so Student's test is taken. All tests of a study are judged together (Holm).
+A verdict is the one whose opposite the data contradict, symmetrically: a claim is refuted by the same test
+and at the same level by which it would hold. Images of one update share a gradient, so updates are counted.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fl_app.experiments.studies.evidence import weigh
 from fl_app.experiments.studies.measured import Key, Measured, Selection, average, select
-from fl_app.experiments.studies.significance import holm, sign_flip_p, student_interval, student_p
-from fl_app.experiments.studies.study_file import Claim
+from fl_app.experiments.studies.metrics import Metric
+from fl_app.experiments.studies.protocol import EXPLORATORY, Protocol, family_size
+from fl_app.experiments.studies.significance import Interval
+from fl_app.experiments.studies.study_file import Claim, Study
 from fl_app.report.data.formats import format_count
 from fl_app.results import study
-from fl_app.results.study import FAILS, HOLDS, OPEN, UNKNOWN, StudyClaim
+from fl_app.results.study import EQUIVALENT, HOLDS, OPEN, REFUTED, UNKNOWN, StudyClaim
 
 LEVEL = 0.05
-LEAST = {"image": 20, "update": 20, "seed": 3}
-"""Smallest number of units for a test."""
+LEAST = {"update": 6, "seed": 3}
+"""Smallest number of units for a test: of fewer updates no signs could decide."""
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
@@ -33,89 +36,92 @@ class Verdict:
     words: str
     left: float | None = None
     right: float | None = None
+    interval: Interval | None = None
     n: int = 0
+    test: str | None = None
     p: float | None = None
-    p_holm: float | None = None
+    p_family: float | None = None
+    role: study.Role = EXPLORATORY
+    repeats: str | None = None
 
     @property
     def unit(self) -> str:
-        """Noun for the units of the differences."""
-        return _unit(self.claim)
+        """Noun for the units that are counted."""
+        return _unit(self.claim.left.metric)
 
 
-def judge(claims: Sequence[Claim], cells: Sequence[Measured]) -> list[Verdict]:
-    """Return a verdict for every claim."""
-    found = [_compare(claim, cells) for claim in claims]
-    tested = [number for number, finding in enumerate(found) if finding.verdict.p is not None]
-    adjusted = dict(zip(tested, holm([found[number].verdict.p or 0.0 for number in tested]), strict=True))
-    return [_decide(finding, adjusted.get(number)) for number, finding in enumerate(found)]
+def judge(own: Study, cells: Sequence[Measured], protocol: Protocol) -> list[Verdict]:
+    """Return a verdict for every claim of a study."""
+    roles = [protocol.role_of(own.name, claim.name) for claim in own.claims]
+    verdicts = []
+    for claim, role in zip(own.claims, roles, strict=True):
+        tests = family_size(protocol, own.name, claim.name) or roles.count(EXPLORATORY)
+        finding = _compare(claim, cells, protocol)
+        twin = protocol.repeats.get(f"{own.name}/{claim.name}")
+        placed = replace(finding.verdict, role=role, repeats=twin)
+        verdicts.append(_decide(replace(finding, verdict=placed), tests))
+    return verdicts
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """Findings on a claim before all are judged together."""
+    """Findings on a claim before its family is taken into account; a verdict with p is the best supported."""
 
     verdict: Verdict
-    right_way: bool = False
     remarks: tuple[str, ...] = ()
 
 
-def _compare(claim: Claim, cells: Sequence[Measured]) -> _Finding:
+def _compare(claim: Claim, cells: Sequence[Measured], protocol: Protocol) -> _Finding:
     sides = [select(cells, selector) for selector in (claim.left, claim.right) if selector is not None]
     for side in sides:
         if side.missing is not None:
             return _Finding(Verdict(claim, UNKNOWN, side.missing))
     left, right = sides[0], sides[1] if len(sides) > 1 else None
-    if claim.exact or (claim.left.metric is not None and claim.left.metric.counted):
+    metric = claim.left.metric
+    if metric is None or claim.exact or metric.counted:
         return _exactly(claim, left, right)
+    unit = _unit(metric)
     values, remarks = _paired(left, right)
     if not values:
         return _Finding(Verdict(claim, UNKNOWN, f"the sides have no {left.unit} in common"))
-    differences = list(average({key: a - b for key, (a, b) in values.items()}, left.unit).values())
+    differences = list(average({key: a - b for key, (a, b) in values.items()}, unit).values())
     verdict = Verdict(
         claim,
         OPEN,
         "",
-        left=_mean({key: a for key, (a, _) in values.items()}, left.unit),
-        right=claim.bound if right is None else _mean({key: b for key, (_, b) in values.items()}, left.unit),
+        left=_mean({key: a for key, (a, _) in values.items()}, unit),
+        right=claim.bound if right is None else _mean({key: b for key, (_, b) in values.items()}, unit),
         n=len(differences),
     )
-    gains = _gains(claim, differences)
-    means = [statistics.fmean(gain) for gain in gains]
-    right_way = all(mean > 0 or (mean == 0 and claim.bound is not None) for mean in means)
-    enough = len(differences) >= LEAST[left.unit]
-    remarks += _interval(claim, differences) if left.unit == "seed" else []
-    remarks += _forms(sides)
-    if not enough:
-        return _Finding(verdict, right_way, tuple(remarks))
-    p = max(student_p(gain) if left.unit == "seed" else sign_flip_p(gain) for gain in gains)
-    return _Finding(replace(verdict, p=p), right_way, tuple(remarks))
+    said = (*remarks, *_forms(sides))
+    if len(differences) < LEAST[unit]:
+        return _Finding(verdict, said)
+    evidence = weigh(claim, differences, metric, protocol.margin_of(metric.name))
+    found = replace(
+        verdict,
+        verdict=evidence.verdict,
+        test=evidence.test,
+        interval=evidence.interval,
+        p=evidence.two_sided,
+    )
+    return _Finding(found, said)
 
 
 def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding:
     """Compare two numbers without a test: counts, or the least and greatest of many."""
     a = taken(left, claim.left.take)
     b = claim.bound if right is None or claim.right is None else taken(right, claim.right.take)
-    gains = _gains(claim, [a - (b or 0.0)]) if right is not None else _gains(claim, [a])
-    holds = all(gain[0] >= 0 for gain in gains) if claim.bound is not None else gains[0][0] > 0
-    verdict = Verdict(claim, HOLDS if holds else FAILS, "", a, b, len(left.by_unit()))
-    return _Finding(verdict, holds, tuple(_forms([left] if right is None else [left, right])))
-
-
-def _gains(claim: Claim, differences: Sequence[float]) -> list[list[float]]:
-    """Return differences, left minus right, whose mean must be above 0 for the claim to hold."""
-    bound = claim.bound or 0.0
-    up = [value - bound for value in differences]
-    down = [bound - value for value in differences]
-    shortfall = [value + bound for value in differences]
-    return {
-        "less": [[-value for value in differences]],
-        "more": [list(differences)],
-        "at_least": [up],
-        "at_most": [down],
-        "loses_at_most": [shortfall],
-        "within": [shortfall, down],
+    difference, bound = a - (b or 0.0), claim.bound or 0.0
+    holds = {
+        "less": difference < 0,
+        "more": difference > 0,
+        "at_least": difference >= 0,
+        "at_most": difference <= 0,
+        "loses_at_most": difference >= -bound,
+        "within": abs(difference) <= bound,
     }[claim.comparison]
+    found = Verdict(claim, HOLDS if holds else REFUTED, "", a, b, n=len(left.by_unit()))
+    return _Finding(found, tuple(_forms([left] if right is None else [left, right])))
 
 
 def _paired(left: Selection, right: Selection | None) -> tuple[dict[Key, tuple[float, float]], list[str]]:
@@ -149,14 +155,6 @@ def _mean(values: Mapping[Key, float], unit: str) -> float:
     return statistics.fmean(average(values, unit).values())
 
 
-def _interval(claim: Claim, differences: Sequence[float]) -> list[str]:
-    if len(differences) < 2:
-        return []
-    low, high = student_interval(differences)
-    what = "mean" if claim.right is None else "difference"
-    return [f"{what} {_number(statistics.fmean(differences))}, 95 % [{_number(low)}, {_number(high)}]"]
-
-
 def _forms(sides: Sequence[Selection]) -> list[str]:
     forms = [side.form for side in sides if side.form is not None]
     lost = sum(side.not_found for side in sides)
@@ -164,23 +162,32 @@ def _forms(sides: Sequence[Selection]) -> list[str]:
     return words + ([f"{lost} {sides[0].unit}s not found"] if lost else [])
 
 
-def _decide(finding: _Finding, p_holm: float | None) -> Verdict:
+def _decide(finding: _Finding, tests: int) -> Verdict:
     verdict = finding.verdict
     if verdict.verdict == UNKNOWN:
         return replace(verdict, words=f"{UNKNOWN}: {verdict.words}")
-    found = verdict.verdict
-    if verdict.p is not None and p_holm is not None:
-        found = FAILS if not finding.right_way else HOLDS if p_holm <= LEVEL else OPEN
-    judged = replace(verdict, verdict=found, p_holm=p_holm)
-    return replace(judged, words=_words(judged, finding.remarks))
-
-
-def _words(verdict: Verdict, remarks: Sequence[str]) -> str:
-    parts = [_verdict_words(verdict), _numbers(verdict), _count(verdict.n, verdict.unit)]
     if verdict.p is not None:
-        after = "" if verdict.p_holm == verdict.p else f" ({_number(verdict.p_holm)} after Holm)"
-        parts.append(f"p = {_number(verdict.p)}{after}")
+        p_family = min(1.0, tests * verdict.p)
+        found = verdict.verdict if p_family <= LEVEL else OPEN
+        verdict = replace(verdict, verdict=found, p_family=p_family)
+    return replace(verdict, words=_words(verdict, tests, finding.remarks))
+
+
+def _words(verdict: Verdict, tests: int, remarks: Sequence[str]) -> str:
+    parts = [_verdict_words(verdict), _numbers(verdict), _count(verdict.n, verdict.unit)]
+    parts += _interval_words(verdict)
+    if verdict.p is not None:
+        among = "" if tests == 1 else f" ({_number(verdict.p_family)} among {tests})"
+        parts.append(f"{verdict.test}, p = {_number(verdict.p)}{among}")
     return "; ".join([", ".join(parts), *remarks])
+
+
+def _interval_words(verdict: Verdict) -> list[str]:
+    if verdict.interval is None:
+        return []
+    low, high = verdict.interval
+    what = "mean" if verdict.claim.right is None else "difference"
+    return [f"{what} 95 % [{_number(low)}, {_number(high)}]"]
 
 
 def _verdict_words(verdict: Verdict) -> str:
@@ -190,6 +197,8 @@ def _verdict_words(verdict: Verdict) -> str:
 
 def _numbers(verdict: Verdict) -> str:
     claim, left, right = verdict.claim, _number(verdict.left), _number(verdict.right)
+    if verdict.verdict == EQUIVALENT:
+        return f"{left} against {right}"
     if claim.comparison in ("within", "loses_at_most"):
         allowed = "within" if claim.comparison == "within" else "at most"
         lost = "" if claim.comparison == "within" else " lost"
@@ -216,8 +225,8 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _unit(claim: Claim) -> str:
-    return "seed" if claim.left.metric is None else claim.left.metric.unit
+def _unit(metric: Metric | None) -> str:
+    return "seed" if metric is None or metric.unit == "seed" else "update"
 
 
 def study_claim(verdict: Verdict) -> StudyClaim:
@@ -229,8 +238,13 @@ def study_claim(verdict: Verdict) -> StudyClaim:
         words=verdict.words,
         left=verdict.left,
         right=verdict.right,
+        low=None if verdict.interval is None else verdict.interval.low,
+        high=None if verdict.interval is None else verdict.interval.high,
         n=verdict.n,
         unit=verdict.unit,
+        test=verdict.test,
         p=verdict.p,
-        p_holm=verdict.p_holm,
+        p_family=verdict.p_family,
+        role=verdict.role,
+        repeats=verdict.repeats,
     )

@@ -28,6 +28,8 @@ from fl_app.results import Attack, Run, load_run
 
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
+_UPDATE = 2
+"""Number of parts of an image's place that name its update: client and round."""
 GAVE_UP = ("the attack gave up", "refused:")
 """Beginnings of notes that say why an attack has no result."""
 
@@ -61,7 +63,7 @@ class Selection:
     missing: str | None = None
 
     def by_unit(self) -> dict[tuple[Any, ...], float]:
-        """Return the value of every unit, averaged over repetitions."""
+        """Return the value of every unit."""
         return average(self.values, self.unit)
 
 
@@ -73,10 +75,14 @@ def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
 
 
 def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
-    """Return one value for each unit: of images and updates, the mean over repetitions."""
+    """Return one value for each unit, the mean of those that belong to it.
+
+    A seed has other images and another model, so that a unit is one of its own in every repetition.
+    """
     grouped: dict[tuple[Any, ...], list[float]] = {}
     for (repetition, place), value in values.items():
-        grouped.setdefault(repetition if unit == "seed" else place, []).append(value)
+        key = {"seed": (), "update": place[:_UPDATE], "image": place}[unit]
+        grouped.setdefault((*repetition, *key), []).append(value)
     return {key: statistics.fmean(group) for key, group in grouped.items()}
 
 

@@ -15,6 +15,11 @@ _LOWER_LEAKS_MORE = (
     *("attack.iterations", "attack.iterations_mse", "trace.mse", "trace.distance"),
 )
 _NEVER_REACHED = ("attack.iterations", "attack.iterations_mse")
+_BINARY = ("labels.exact", "attack.token_exact")
+_FROM_0_TO_1 = (
+    *("ssim", "lpips", "mse", "trace.mse", "trace.tokens"),
+    *("attack.recovered", "attack.found", "attack.token_accuracy", *_BINARY),
+)
 TRACED = ("mse", "distance", "tokens", "layers")
 
 
@@ -31,6 +36,19 @@ class Metric:
     def lower_leaks_more(self) -> bool:
         """True if a lower value is worse for the user."""
         return self.name in _LOWER_LEAKS_MORE or self.name.startswith("trace.layers.")
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The numbers between which its scores lie; None: there are none.
+
+        A claim counts an SSIM below 0 as 0 and an LPIPS above 1 as 1.
+        """
+        return (0.0, 1.0) if self.name in _FROM_0_TO_1 or self.name.startswith("labels.") else None
+
+    @property
+    def binary(self) -> bool:
+        """True if the score of a single sample is 0 or 1; that of a batch may be a share."""
+        return self.name in _BINARY
 
     @property
     def traced(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fl_app.experiments.papers import paper_name
-from fl_app.experiments.studies.claims import Verdict
+from fl_app.experiments.studies.claims import LEVEL, Verdict
 from fl_app.experiments.studies.figures import Drawn, draw
 from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.study_file import Study
@@ -17,7 +17,7 @@ from fl_app.experiments.studies.table import Line, show_place, show_value, table
 from fl_app.report.charts.canvas import png_bytes
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.panels import panel, themed_image
-from fl_app.results.study import FAILS, HOLDS
+from fl_app.results.study import HOLDS, REFUTED
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Findings:
     lines: Sequence[Line]
     figures: Sequence[Drawn]
     verdicts: Sequence[Verdict]
+    protocol: str
+    """Hash of the protocol by which the claims were judged."""
 
     @property
     def seeds(self) -> list[int]:
@@ -50,7 +52,7 @@ def study_page(found: Findings, base: Path) -> Html:
         element("h1", study.title),
         _chips(found),
         _banner(found),
-        _claims(found.verdicts),
+        _claims(found),
         _table(study, found.lines),
         _figures(found.figures),
         _missing(study),
@@ -78,23 +80,25 @@ def _banner(found: Findings) -> list[Child]:
     return [*parts, *(element("p", note, class_="muted") for note in found.study.notes)]
 
 
-def _claims(verdicts: Sequence[Verdict]) -> list[Child]:
-    if not verdicts:
+def _claims(found: Findings) -> list[Child]:
+    if not found.verdicts:
         return []
-    sides = {HOLDS: "shut", FAILS: "open"}
+    sides = {HOLDS: "shut", REFUTED: "open"}
     cards = [
         element(
             "section",
             element("h2", verdict.claim.text),
-            element("p", element("b", verdict.verdict)),
+            element("p", element("b", verdict.verdict), f", {verdict.role}"),
             element("p", verdict.words, class_="muted"),
             class_=f"card {sides.get(verdict.verdict, '')}".strip(),
+            data_verdict=verdict.verdict,
+            data_role=verdict.role,
         )
-        for verdict in verdicts
+        for verdict in found.verdicts
     ]
     words = (
-        "Images and updates are compared pair by pair by the signs of their differences, seeds by Student's "
-        "test; a claim holds if p, after Holm's correction for all claims of this page, is at most 0.05."
+        f"Protocol {found.protocol}. A claim holds, is refuted or equivalent if the two-sided p, times the "
+        f"number of tests in its family, is at most {LEVEL}. Intervals cover 95 % by the same test."
     )
     return [
         element("h2", "Claims"),

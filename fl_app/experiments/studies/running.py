@@ -16,6 +16,7 @@ from fl_app.experiments.studies.figures import gather
 from fl_app.experiments.studies.measured import Measured, read_cell
 from fl_app.experiments.studies.page import Findings
 from fl_app.experiments.studies.plan import Planned, check_selectors, check_settings, plan_cells
+from fl_app.experiments.studies.protocol import read_protocol
 from fl_app.experiments.studies.search import plan_trials, settle
 from fl_app.experiments.studies.study_file import DEFAULT_SCALE, VARIANT, Study, read_study
 from fl_app.experiments.studies.table import fill_table
@@ -95,13 +96,15 @@ def _write(
     end: SweepEnd | None = None,
 ) -> StudyEnd:
     measured = _measure_all(order, cells, reasons)
+    protocol, protocol_hash = read_protocol(study.paper)
     found = Findings(
         study,
         order.command,
         measured,
         fill_table(study, measured),
         [gather(figure, measured) for figure in study.figures],
-        judge(study.claims, measured),
+        judge(study, measured, protocol),
+        protocol_hash,
     )
     home = order.root / study.name / study.scale
     return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)

@@ -1,6 +1,8 @@
-"""Tests on paired differences, with a correction for several tests.
+"""Tests on differences, and on values without bounds.
 
-Arithmetic alone: differences in, probabilities and intervals out.
+Arithmetic alone: differences in, probabilities and intervals out. A test's null hypothesis is that the
+centre is at most a number: of sign flips the centre of symmetry, of Student's test the mean, of the sign
+test the median.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 from scipy.stats import t as student
 
 EXACT_UNITS = 40
@@ -20,10 +23,15 @@ _DRAWS = 200_000
 _CHUNK = 20_000
 _TIE = 1e-12
 """Sums that differ by less, relative to the sum of all sizes, are the same: floats add up in an order."""
+_SAME = 1e-9
+"""Relative spread below which differences are identical but for rounding."""
+_SUBSETS = 14
+"""Largest number of differences for which the means of all subsets give the interval."""
+_DRAWN_SUBSETS = 20_000
 
 
 class Interval(NamedTuple):
-    """A confidence interval of a mean."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -50,29 +58,55 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return float(enough.sum()) / 2.0**sizes.size
 
 
+def sign_flip_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return the centres of symmetry that sign flips reject on neither side; None if all are accepted.
+
+    A centre is rejected if few subsets of the differences have a mean beyond it (Hartigan's typical
+    values), so the ends of the interval are ranks of those means.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.size <= _SUBSETS:
+        bits = np.arange(1, 2**values.size)
+        chosen = (bits[:, None] >> np.arange(values.size)) & 1
+    else:
+        chosen = np.random.default_rng(0).integers(0, 2, size=(_DRAWN_SUBSETS, values.size))
+        chosen = chosen[chosen.any(axis=1)]
+    means = np.sort(chosen @ values / chosen.sum(axis=1))
+    rank = math.floor((1 - confidence) / 2 * (means.size + 1))
+    return None if rank < 1 else Interval(float(means[rank - 1]), float(means[-rank]))
+
+
 def student_p(differences: Sequence[float], above: float = 0.0) -> float:
-    """Return the one-sided probability of Student's test that the mean is above a number."""
+    """Return the one-sided probability of Student's test that the mean is above a number.
+
+    Identical differences say nothing about their spread: of n, the signs alone count, p = 2^-n.
+    """
     mean, error = _mean_and_error(differences)
     if error == 0.0:
-        return 0.0 if mean > above else 1.0
+        return 2.0 ** -len(differences) if mean > above else 1.0
     return float(student.sf((mean - above) / error, len(differences) - 1))
 
 
-def student_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Return Student's interval of the mean."""
+def student_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return Student's interval of the mean; None if the differences are identical."""
     mean, error = _mean_and_error(differences)
     reach = float(student.ppf(0.5 + confidence / 2, len(differences) - 1)) * error
-    return Interval(mean - reach, mean + reach)
+    return Interval(mean - reach, mean + reach) if error > 0 else None
 
 
-def holm(probabilities: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted probabilities, in the given order: none is smaller than one below it."""
-    order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
-    adjusted, running = [0.0] * len(probabilities), 0.0
-    for rank, number in enumerate(order):
-        running = max(running, min(1.0, (len(order) - rank) * probabilities[number]))
-        adjusted[number] = running
-    return adjusted
+def sign_p(values: Sequence[float], above: float) -> float:
+    """Return the one-sided exact probability of the sign test that the median is above a number."""
+    hits = sum(value > above for value in values)
+    return float(binom.sf(hits - 1, len(values), 0.5))
+
+
+def sign_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return the interval of the median by ranks; None if there are too few values for one."""
+    ordered = sorted(values)
+    rank = int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5))
+    if binom.cdf(rank, len(ordered), 0.5) > (1 - confidence) / 2:
+        rank -= 1
+    return None if rank < 0 else Interval(ordered[rank], ordered[-1 - rank])
 
 
 def _signed_sums(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -94,5 +128,7 @@ def _drawn(sizes: NDArray[np.float64], least: float) -> float:
 def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
     if len(differences) < 2:
         raise ValueError(f"Student's test: expected at least two differences, got {len(differences)}")
-    mean = statistics.fmean(differences)
-    return mean, statistics.stdev(differences) / math.sqrt(len(differences))
+    mean, spread = statistics.fmean(differences), statistics.stdev(differences)
+    if spread <= _SAME * max(map(abs, differences)):
+        spread = 0.0
+    return mean, spread / math.sqrt(len(differences))

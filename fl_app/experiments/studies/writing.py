@@ -59,6 +59,7 @@ def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyR
         table=study_table(study, found.lines),
         figures=figures,
         claims=[study_claim(verdict) for verdict in found.verdicts],
+        protocol=found.protocol,
         versions=_versions(found.cells),
         finished=found.finished,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -100,37 +101,67 @@ def comparison_rows(run_dirs: Iterable[Path | str]) -> list[ComparisonRow]:
     ]
 
 
-def comparison_table(rows: Sequence[ComparisonRow]) -> Table:
-    """Return the rows as a table for the terminal.
+def comparison_table(rows: Sequence[ComparisonRow], width: int | None = None) -> Table:
+    """Return the rows as a table for a terminal that is ``width`` columns wide; None: as wide as it needs.
 
     "Leak" is that of the attacker's best image. The second line of a row has the factor to dense
-    bytes, and ε against the server.
+    bytes, and ε against the server. In a narrow terminal columns of numbers are left out, and named
+    below the table; names of defenses, models, data and seeds stay.
     """
+    numbers = _number_columns(rows)
+    for count in range(len(_LEAST_IMPORTANT) + 1):
+        left_out = _LEAST_IMPORTANT[:count]
+        table = _table(rows, {title: cells for title, cells in numbers.items() if title not in left_out})
+        if width is None or Console(width=_WIDE).measure(table).minimum <= width:
+            break
+    if left_out:
+        names = ", ".join(title.replace("\n", " ") for title in left_out)
+        table.caption = f"too narrow for: {names}"
+    return table
+
+
+def _table(rows: Sequence[ComparisonRow], numbers: Mapping[str, list[str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("defense", overflow="fold", min_width=8)
-    table.add_column("model\ndata", overflow="fold", min_width=6)
-    table.add_column("seeds", overflow="fold")
+    names = {
+        "defense": [row.label if row.status == "finished" else f"{row.label} ({row.status})" for row in rows],
+        "model\ndata": [f"{row.model}\n{row.data}" for row in rows],
+        "seeds": [", ".join(row.seeds) for row in rows],
+    }
+    for title, cells in names.items():
+        words = [len(word) for cell in (title, *cells) for word in cell.split()]
+        table.add_column(title, overflow="fold", min_width=min(max(words), _LONGEST_NAME))
+    for title, cells in numbers.items():
+        lines = [len(line) for cell in (title, *cells) for line in cell.splitlines()]
+        table.add_column(title, justify="right", no_wrap=True, min_width=max(lines))
+    for line in zip(*names.values(), *numbers.values(), strict=True):
+        # as Text: a label with brackets would be read as rich markup
+        table.add_row(*map(Text, line))
+    return table
+
+
+_UP, _DOWN, _WITHOUT, _SECONDS = "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM", "seconds"
+_EPSILON = "ε\nserver"
+_LEAST_IMPORTANT = (_SECONDS, _DOWN, _WITHOUT, _UP, _EPSILON)
+"""Columns that a narrow terminal does without, in this order."""
+_WIDE = 10_000
+_LONGEST_NAME = 16
+"""Columns of the terminal that a word of a name is granted before it is folded."""
+
+
+def _number_columns(rows: Sequence[ComparisonRow]) -> dict[str, list[str]]:
     accuracy = ["accuracy %", "best, by"]
     accuracy += ["balanced %", "AUROC"] if any(row.two_classes for row in rows) else []
-    numbers = ["\n".join(accuracy), "up/round\nfactor", "down/round\nfactor", "leak without\ndB, SSIM"]
-    for title in [*numbers, "leak with\ndB, SSIM", "ε\nserver", "seconds"]:
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [
-            row.label if row.status == "finished" else f"{row.label} ({row.status})",
-            f"{row.model}\n{row.data}",
-            ", ".join(row.seeds),
-            _accuracy_cell(row),
-            _byte_cell(row, row.uplink_per_round),
-            _byte_cell(row, row.downlink_per_round),
-            _leak_cell(row.undefended),
-            _leak_cell(row.defended) + ("\nof a sum" if row.of_sums else ""),
-            _epsilon_cell(row),
-            format_number(row.seconds and row.seconds.mean, 1),
-        ]
-        # as Text: a label with brackets would be read as rich markup
-        table.add_row(*map(Text, cells))
-    return table
+    return {
+        "\n".join(accuracy): [_accuracy_cell(row) for row in rows],
+        _UP: [_byte_cell(row, row.uplink_per_round) for row in rows],
+        _DOWN: [_byte_cell(row, row.downlink_per_round) for row in rows],
+        _WITHOUT: [_leak_cell(row.undefended) for row in rows],
+        "leak with\ndB, SSIM": [
+            _leak_cell(row.defended) + ("\nof a sum" if row.of_sums else "") for row in rows
+        ],
+        _EPSILON: [_epsilon_cell(row) for row in rows],
+        _SECONDS: [format_number(row.seconds and row.seconds.mean, 1) for row in rows],
+    }
 
 
 def without_seed(config: object) -> object:

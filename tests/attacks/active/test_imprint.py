@@ -15,7 +15,7 @@ from attacks.metrics import match, psnr
 from attacks.score import score
 from fl_app.models import convnet, lenet_zhu, mlp
 from fl_app.transforms import keep_topk, prune_dual
-from fl_app.types import Truth
+from fl_app.types import Trace, Truth
 
 SHAPE = (3, 8, 8)
 
@@ -206,6 +206,47 @@ def test_several_steps_smear_the_bins_and_the_result_says_so(network, victims, t
     # edges that move may also part two samples that were in one bin
     assert alone - 1 <= len(result.images) <= alone + 2
     assert psnr(*paired(result.images, pixels)).min() > 50
+
+
+def noisy(std: float) -> tuple[Trace, ...]:
+    return Trace(withheld="small"), Trace(noise=std)
+
+
+@pytest.mark.parametrize(
+    ("options", "deltas", "defense", "gain"),
+    [
+        ({}, False, None, 2.0**20),
+        ({}, False, noisy(1e-9), 2.0**20),
+        ({}, False, noisy(0.25), 2.0**35),
+        ({"adaptive": False}, False, noisy(0.25), 2.0**20),
+        ({"gain": 3.0}, False, noisy(0.25), 3.0),
+        ({}, True, noisy(0.25), 16.0),
+    ],
+)
+def test_an_adaptive_server_is_louder_than_the_noise_that_it_knows_of(
+    victims, settings, options, deltas, defense, gain
+):
+    made = imprint(bins=40, **options).settings(
+        public=victims(500, 1), deltas=deltas, defense=defense, **settings
+    )
+    assert made["gain"] == gain
+
+
+def test_noise_hides_images_from_a_plain_server_and_none_from_an_adaptive_one(victims, train, settings):
+    pixels, labels, public = victims(12, 3, levels=True), torch.arange(12) % 10, victims(500, 1)
+    shared = {key: settings[key] for key in ("in_shape", "mean", "std")}
+    found = {}
+    for adaptive in (False, True):
+        attack = imprint(bins=40, adaptive=adaptive)
+        model = lenet_zhu(10, SHAPE)
+        planted = attack.manipulate(model, public=public, deltas=False, defense=noisy(0.01), **shared).model
+        obs = train(planted, pixels, labels)
+        generator = torch.Generator().manual_seed(0)
+        noise = {k: g + 0.01 * torch.randn(g.shape, generator=generator) for k, g in obs.update.items()}
+        single = attack.read(dataclasses.replace(obs, update=noise)).single
+        found[adaptive] = int((single & (counts(planted, as_seen(pixels, settings)) == 1)).sum())
+        alone = int((counts(planted, as_seen(pixels, settings)) == 1).sum())
+    assert found[True] == alone > found[False]
 
 
 @pytest.mark.parametrize("gain", [1 / 8, 1.0, 256.0])

@@ -110,6 +110,17 @@ def test_what_the_user_can_mend_is_one_clear_line(command, words, tmp_path):
         assert word in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("overrides", "code", "word"),
+    [(["data=cifar10"], 1, "data.download"), (["model._target_=nowhere.f"], 2, "nowhere.f")],
+)
+def test_a_run_that_cannot_begin_says_why_in_one_line_and_leaves_no_folder(overrides, code, word, tmp_path):
+    done = run(["fl-app", *overrides], tmp_path, expect=code)
+    assert len(done.stderr.splitlines()) == 1
+    assert word in done.stderr
+    assert not list((tmp_path / "runs").glob("*/*"))
+
+
 def test_an_unknown_run_config_key_is_refused_with_the_known_ones(repository, tmp_path):
     command = ["flower-simulation", "--app", str(repository), "--run-config", "rounds=3"]
     assert "'rounds' is not one of attack, clients" in run(command, tmp_path, expect=2).stderr

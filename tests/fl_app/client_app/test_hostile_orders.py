@@ -502,7 +502,7 @@ def test_an_audit_shows_no_more_samples_than_were_consented_to():
 
 def test_consent_can_be_tied_to_runs_and_bundles(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "fl_app.client_app._bundle", lambda: BUNDLE[:8]
+        "fl_app.client_app.bundle_hash", lambda: BUNDLE[:8]
     )  # Flower names folders by eight digits
     file = tmp_path / "policy.toml"
     text = f"{MLP} defense=dgp"

@@ -7,6 +7,7 @@ from fl_app.config.build import client_parts, server_parts
 from fl_app.config.compose import ConfigError
 from fl_app.defenses import Defense, protect
 from fl_app.sketches import everything
+from fl_app.types import Trace
 
 TINY = "data.train_per_class=4 data.test_per_class=2 clients=4"
 
@@ -64,5 +65,6 @@ def test_a_baseline_is_its_own_baseline_and_of_the_same_kind(name):
 
 
 def test_together_defenses_have_every_trait_that_one_of_them_has():
-    both = protect(a=Defense(images_only=True), b=Defense(scheme=everything(), confined=True, baseline="x"))
+    confined = Defense(scheme=everything(), trained=(Trace(confined=True),), baseline="x")
+    both = protect(a=Defense(images_only=True), b=confined)
     assert (both.images_only, both.confined, both.votes_first, both.baseline) == (True, True, False, "x")

@@ -7,10 +7,11 @@ from federations import SMALL
 
 from fl_app.config.compose import ConfigError, quote, split_overrides
 from fl_app.experiments.job import run_job
+from fl_app.running.checkpoint import VERSION
 from fl_app.storage.tree_file import write_tree
 
 EMPTY = {
-    "version": 2,
+    "version": VERSION,
     "refusal": None,
     "config": {},
     "versions": {},

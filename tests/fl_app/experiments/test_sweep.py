@@ -83,7 +83,7 @@ def test_a_cell_that_fails_is_named_does_not_stop_the_others_and_is_run_again(tm
         end, lines = run(planned)
     assert end.failed == ["defense=none fraction=2", "defense=none"]
     assert end.finished == [folder_of(planned[2])]
-    assert "fraction must be in" in lines[0]
+    assert "fraction_train must be in" in lines[0]
     assert lines[1].endswith("RuntimeError: out of memory")
     assert read(folder_of(planned[1]))["status"] == "failed"
 

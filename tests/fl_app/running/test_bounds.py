@@ -15,7 +15,7 @@ from fl_app.cli.new_attack import attack_again
 from fl_app.client_app import app
 from fl_app.data import Samples
 from fl_app.flower import InlineGrid
-from fl_app.privacy import Release, mechanism
+from fl_app.privacy import Release, client_noise
 from fl_app.privacy.reconstruction import Exposure, reconstruction_bound
 from fl_app.results import Attack, Recovery, load_run
 from fl_app.running.bounds import bound_attack, describe_recovery, exceeded_notes
@@ -84,9 +84,9 @@ def test_the_bound_of_a_record_counts_its_round_in_full_and_others_by_their_rate
 
 @pytest.mark.parametrize("level", [CLIENT, RECORD], ids=["client", "record"])
 def test_noise_that_is_accounted_for_but_left_out_is_found_out(level, tmp_path, monkeypatch):
-    real = mechanism.clip_and_share
+    real = client_noise.clip_and_share
     monkeypatch.setattr(
-        mechanism, "clip_and_share", lambda values, **given: real(values, **given | {"multiplier": 0.0})
+        client_noise, "clip_and_share", lambda values, **given: real(values, **given | {"multiplier": 0.0})
     )
     records = importlib.import_module("fl_app.defenses.dp_sgd")
     monkeypatch.setattr(records, "with_gaussian", lambda total, std, generator: total)

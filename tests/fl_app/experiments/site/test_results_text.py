@@ -27,8 +27,8 @@ def test_tables_verdicts_and_commands_are_the_experiments_own(multirun, tmp_path
     assert TABLE.strip() in text
     assert "`fl-app -m experiment=dgp_table1` · 3 of 3 cells · seed 0 · measured " in text
     assert "LeNet instead of ResNet-18, 20 images." in text
-    assert "| top-k leaks less than nothing | **does not hold** |" in text
-    assert "8 claims: 2 × holds, 2 × does not hold, 2 × not decided, 2 × not measured." in text
+    assert "| top-k leaks less than nothing | **refuted** | exploratory |" in text
+    assert "8 claims: 2 × holds, 2 × refuted, 2 × not decided, 2 × not measured." in text
     assert "- ATS with trained policies: they take days" in text
     assert text.index("## Xue et al.") < text.index("### Table 1") < text.index("## Zhu et al.")
 

@@ -1,18 +1,29 @@
-"""Claims by hand: what is paired, what is tested, and which words come out."""
+"""Claims by hand: what is paired, what is tested, and which verdicts come out."""
 
 import pytest
 from scipy import stats
 from study_cells import attack, failed, finished, one_each, planned, study
 
 from fl_app.experiments.studies.claims import judge
+from fl_app.experiments.studies.protocol import Margin, PrimaryClaim, Protocol
 
 SSIM = {"part": "ig", "metric": "ssim"}
 ACCURACY = {"part": "accuracy", "metric": "accuracy"}
 LESS = {"name": "a", "text": "less", "less": {**SSIM, "defense": "dgp"}, "than": {**SSIM, "defense": "none"}}
+OF_SEEDS = {
+    "name": "a",
+    "text": "",
+    "of": {**ACCURACY, "defense": "dgp"},
+    "from": {**ACCURACY, "defense": "none"},
+}
 
 
-def verdicts(cells, *claims):
-    return judge(study(claims=list(claims)).claims, cells)
+def protocol(**more):
+    return Protocol(paper="dgp", written="", **more)
+
+
+def verdicts(cells, *claims, by=None):
+    return judge(study(claims=list(claims)), cells, by or protocol())
 
 
 def images(none, dgp, **more):
@@ -30,54 +41,82 @@ def seeds(**accuracies):
     ]
 
 
-def test_twenty_images_that_all_agree_hold():
+def test_twenty_updates_that_all_agree_hold():
     (verdict,) = verdicts(images([0.5] * 20, [0.2] * 20), LESS)
-    assert (verdict.verdict, verdict.n, verdict.unit, verdict.p) == ("holds", 20, "image", 2.0**-20)
-    assert verdict.words == "holds, 0.2 < 0.5, 20 images, p = 9.54e-07; attacker: both"
-    assert (verdict.left, verdict.right, verdict.p_holm) == (pytest.approx(0.2), 0.5, verdict.p)
+    assert (verdict.verdict, verdict.n, verdict.unit, verdict.p) == ("holds", 20, "update", 2.0**-19)
+    assert (verdict.left, verdict.right, verdict.p_family) == (pytest.approx(0.2), 0.5, verdict.p)
+    assert (verdict.test, verdict.interval) == ("sign flips", pytest.approx((-0.3, -0.3)))
 
 
-def test_the_wrong_direction_does_not_hold_and_is_written_as_it_is():
-    (verdict,) = verdicts(images([0.2] * 20, [0.5] * 20), LESS)
-    assert verdict.words.startswith("does not hold, 0.5 ≥ 0.2, 20 images, p = 1")
+def test_a_claim_is_refuted_by_the_test_by_which_it_would_hold():
+    (holds,) = verdicts(images([0.5] * 20, [0.2] * 20), LESS)
+    (refuted,) = verdicts(images([0.2] * 20, [0.5] * 20), LESS)
+    assert (refuted.verdict, refuted.p, refuted.test) == ("refuted", holds.p, holds.test)
+    assert refuted.interval == pytest.approx((0.3, 0.3))
 
 
-def test_the_right_direction_by_chance_is_not_decided():
-    # eleven of twenty equal steps down: P(at least 11 of 20 heads) = 0.412
-    none = [0.6] * 11 + [0.4] * 9
+@pytest.mark.parametrize("up", [11, 9])
+def test_chance_decides_neither_way(up):
+    # eleven of twenty equal steps to one side: P(at least 11 of 20 heads) = 0.412
+    none = [0.6] * up + [0.4] * (20 - up)
     (verdict,) = verdicts(images(none, [0.5] * 20), LESS)
     assert verdict.verdict == "not decided"
-    assert verdict.p == pytest.approx(stats.binom.sf(10, 20, 0.5))
+    assert verdict.p == pytest.approx(2 * stats.binom.sf(10, 20, 0.5))
 
 
-def test_fewer_than_twenty_images_say_so():
-    (verdict,) = verdicts(images([0.5] * 19, [0.2] * 19), LESS)
-    assert verdict.words.startswith("not decided: too few images (19), 0.2 < 0.5, 19 images")
-    assert verdict.p is None
+def test_sides_that_differ_by_less_than_matters_are_equivalent():
+    none = [0.5 + 0.002 * (-1) ** i for i in range(30)]
+    margins = {"ssim": Margin(margin=0.25, reason="")}
+    (verdict,) = verdicts(images(none, [0.5] * 30), LESS, by=protocol(margins=margins))
+    assert verdict.verdict == "equivalent"
+    assert verdict.interval.low < 0 < verdict.interval.high
+    # a margin that is not in the protocol calls nothing equivalent
+    (verdict,) = verdicts(images(none, [0.5] * 30), LESS)
+    assert verdict.verdict == "not decided"
 
 
-def test_all_claims_are_judged_together():
-    # fifteen of twenty: p = 0.0207 is enough for one claim, not for three
-    none = [0.6] * 15 + [0.4] * 5
-    cells = images(none, [0.5] * 20)
+def test_five_updates_are_too_few():
+    (verdict,) = verdicts(images([0.5] * 5, [0.2] * 5), LESS)
+    assert (verdict.verdict, verdict.n, verdict.p) == ("not decided", 5, None)
+
+
+def test_images_of_one_update_are_one_unit():
+    cells = [
+        finished(planned(defense=d), attacks=[attack([v, v + 0.1, v + 0.2], client=c) for c in range(7)])
+        for d, v in (("none", 0.5), ("dgp", 0.2))
+    ]
+    (verdict,) = verdicts(cells, LESS)
+    assert (verdict.n, verdict.p) == (7, 2.0**-6)
+    assert (verdict.left, verdict.right) == (pytest.approx(0.3), pytest.approx(0.6))
+
+
+def test_the_family_is_that_of_the_protocol_whatever_else_was_run():
+    # fifteen of twenty: two-sided p = 0.0414 is enough for one test, not for three
+    cells = images([0.6] * 15 + [0.4] * 5, [0.5] * 20)
     (alone,) = verdicts(cells, LESS)
-    assert (alone.verdict, round(alone.p, 4)) == ("holds", 0.0207)
+    assert (alone.verdict, round(alone.p, 4), alone.role) == ("holds", 0.0414, "exploratory")
     together = verdicts(cells, LESS, LESS | {"name": "b"}, LESS | {"name": "c"})
     assert [verdict.verdict for verdict in together] == ["not decided"] * 3
-    assert together[0].p_holm == pytest.approx(3 * alone.p)
-    assert "p = 0.0207 (0.0621 after Holm)" in together[0].words
+    assert together[0].p_family == pytest.approx(3 * alone.p)
+    entry = PrimaryClaim(
+        claim="own/a", quote="", place="", unit="update", n=None, test="sign flips", attackers=""
+    )
+    fixed = protocol(primary=[entry], secondary=["own/b", "other/x"])
+    first, second, third = verdicts(cells, LESS, LESS | {"name": "b"}, LESS | {"name": "c"}, by=fixed)
+    assert [v.role for v in (first, second, third)] == ["primary", "secondary", "exploratory"]
+    assert [v.p_family / alone.p for v in (first, second, third)] == pytest.approx([1, 2, 1])
 
 
-def test_images_are_averaged_over_seeds_and_paired_within_them():
+def test_seeds_add_units_and_sides_are_paired_within_them():
     values = {("none", 0): 0.5, ("none", 1): 0.9, ("dgp", 0): 0.4, ("dgp", 1): 0.2}
     cells = [finished(planned(defense=d, seed=s), attacks=one_each([v] * 20)) for (d, s), v in values.items()]
     (verdict,) = verdicts(cells, LESS)
-    assert (verdict.n, verdict.left, verdict.right) == (20, pytest.approx(0.3), pytest.approx(0.7))
+    assert (verdict.n, verdict.left, verdict.right) == (40, pytest.approx(0.3), pytest.approx(0.7))
     # without the second seed on one side, the other's does not count either
     cells[3] = failed(planned(defense="dgp", seed=1), "failed: out of memory")
     (verdict,) = verdicts(cells, LESS)
-    assert (verdict.left, verdict.right) == (pytest.approx(0.4), pytest.approx(0.5))
-    assert "left out, as only one side has it: seed 1 client 0 round 1 image 0" in verdict.words
+    assert (verdict.n, verdict.left, verdict.right) == (20, pytest.approx(0.4), pytest.approx(0.5))
+    assert "seed 1 client 0 round 1 image 0" in verdict.words
     assert "and 17 more" in verdict.words
 
 
@@ -92,24 +131,28 @@ def test_what_was_not_run_or_gave_up_is_not_measured():
 
 def test_seeds_are_judged_by_students_paired_test():
     none, dgp = [0.80, 0.82, 0.81], [0.79, 0.80, 0.80]
-    claim = {"name": "a", "text": "", "of": {**ACCURACY, "defense": "dgp"}}
-    claim["from"] = {**ACCURACY, "defense": "none"}
-    (close,) = verdicts(seeds(none=none, dgp=dgp), claim | {"loses_at_most": 0.025})
-    expected = stats.ttest_1samp([-0.01, -0.02, -0.01], -0.025, alternative="greater").pvalue
+    cells = seeds(none=none, dgp=dgp)
+    (close,) = verdicts(cells, OF_SEEDS | {"loses_at_most": 0.03})
+    expected = stats.ttest_1samp([-0.01, -0.02, -0.01], -0.03).pvalue
     assert (close.verdict, close.p, close.unit) == ("holds", pytest.approx(expected), "seed")
     low, high = stats.ttest_rel(dgp, none).confidence_interval(0.95)
-    assert f"difference -0.0133, 95 % [{low:.3g}, {high:.3g}]" in close.words
-    assert "0.797 against 0.81, at most 0.025 lost, 3 seeds" in close.words
-    (far,) = verdicts(seeds(none=none, dgp=dgp), claim | {"loses_at_most": 0.01})
-    assert far.verdict == "does not hold"
+    assert close.interval == pytest.approx((low, high))
+    assert verdicts(cells, OF_SEEDS | {"loses_at_most": 0.01})[0].verdict == "not decided"
+    assert verdicts(seeds(none=none, dgp=[0.1, 0.12, 0.12]), OF_SEEDS | {"loses_at_most": 0.01})[
+        0
+    ].verdict == ("refuted")
+
+
+def test_three_seeds_with_identical_values_decide_nothing():
+    (verdict,) = verdicts(seeds(none=[0.9] * 3, dgp=[0.1] * 3), OF_SEEDS | {"loses_at_most": 0.01})
+    assert (verdict.verdict, verdict.p, verdict.interval) == ("not decided", 0.25, None)
 
 
 def test_within_is_two_tests_and_losing_is_one():
-    gain = seeds(none=[0.5, 0.51, 0.52], dgp=[0.6, 0.61, 0.62])
-    claim = {"name": "a", "text": "", "of": {**ACCURACY, "defense": "dgp"}}
-    claim["from"] = {**ACCURACY, "defense": "none"}
-    assert verdicts(gain, claim | {"within": 0.02})[0].verdict == "does not hold"
-    assert verdicts(gain, claim | {"loses_at_most": 0.02})[0].verdict == "holds"
+    gain = seeds(none=[0.5, 0.51, 0.52], dgp=[0.6, 0.612, 0.621])
+    assert verdicts(gain, OF_SEEDS | {"within": 0.02})[0].verdict == "refuted"
+    assert verdicts(gain, OF_SEEDS | {"loses_at_most": 0.02})[0].verdict == "holds"
+    assert verdicts(gain, OF_SEEDS | {"within": 0.2})[0].verdict == "holds"
 
 
 def test_two_seeds_are_too_few():
@@ -117,28 +160,52 @@ def test_two_seeds_are_too_few():
     (verdict,) = verdicts(
         seeds(none=[0.9, 0.9], dgp=[0.1, 0.1]), claim | {"than": {**ACCURACY, "defense": "none"}}
     )
-    assert verdict.words.startswith("not decided: too few seeds (2), 0.1 < 0.9")
+    assert (verdict.verdict, verdict.p, verdict.n) == ("not decided", None, 2)
 
 
-def test_a_bound_is_tested_like_a_side():
-    cells = images([0.99] * 30, [0.2] * 30)
-    high = {"name": "a", "text": "", "at_least": 0.98, "of": {**SSIM, "defense": "none"}}
-    low = {"name": "b", "text": "", "at_most": 0.1, "of": {**SSIM, "defense": "dgp"}}
-    first, second = verdicts(cells, high, low)
-    assert first.words.startswith("holds, 0.99 ≥ 0.98, 30 images, p = ")
-    assert second.words.startswith("does not hold, 0.2 > 0.1")
+def test_a_bound_is_tested_by_betting_on_scores():
+    cells = images([0.95] * 30, [0.2] * 30)
+    near = {"name": "a", "text": "", "at_least": 0.9, "of": {**SSIM, "defense": "none"}}
+    far = {"name": "b", "text": "", "at_least": 0.5, "of": {**SSIM, "defense": "none"}}
+    wrong = {"name": "c", "text": "", "at_most": 0.1, "of": {**SSIM, "defense": "dgp"}}
+    found = verdicts(cells, near, far, wrong)
+    assert [verdict.verdict for verdict in found] == ["not decided", "holds", "refuted"]
+    assert {verdict.test for verdict in found} == {"betting"}
+    assert all(v.interval.low < v.left < v.interval.high for v in found)
+
+
+def test_hits_are_tested_as_a_share():
+    share = {"part": "ig", "metric": "labels.exact", "defense": "none"}
+    claim = {"name": "a", "text": "", "at_least": 0.9, "of": share}
+    attacks = [attack([0.5], client=c, labels={"exact": True}) for c in range(20)]
+    (verdict,) = verdicts([finished(planned(defense="none"), attacks=attacks)], claim)
+    assert (verdict.test, verdict.verdict) == ("exact binomial", "not decided")
+    assert verdict.p == pytest.approx(2 * 0.9**20)
+    assert verdict.interval == pytest.approx((0.025 ** (1 / 20), 1.0))
+
+
+def test_values_without_bounds_are_tested_by_their_median():
+    claim = {
+        "name": "a",
+        "text": "",
+        "at_least": 20,
+        "of": {"part": "ig", "metric": "psnr", "defense": "none"},
+    }
+    attacks = [attack([0.5], client=c, psnr=[21.0 + c]) for c in range(12)]
+    (verdict,) = verdicts([finished(planned(defense="none"), attacks=attacks)], claim)
+    assert (verdict.test, verdict.verdict, verdict.p) == ("sign test", "holds", 2.0**-11)
 
 
 def test_exact_comparisons_have_no_test():
     cells = images([0.5, 0.9], [0.2, 0.3])
     most = {"name": "a", "text": "", "at_most": 0.3, "of": {**SSIM, "defense": "dgp", "take": "max"}}
     (verdict,) = verdicts(cells, most | {"exact": True})
-    assert verdict.words.startswith("holds, 0.3 ≤ 0.3, 2 images")
-    assert verdict.p is None
+    assert (verdict.verdict, verdict.left, verdict.p, verdict.test) == ("holds", 0.3, None, None)
     bytes_sent = {"part": "accuracy", "metric": "uplink_bytes"}
     counted = [
         finished(planned("accuracy", defense=d, seed=0), uplink_bytes=v) for d, v in (("none", 9), ("dgp", 3))
     ]
     less = {"less": {**bytes_sent, "defense": "dgp"}, "than": {**bytes_sent, "defense": "none"}}
-    (verdict,) = verdicts(counted, {"name": "a", "text": "", **less})
-    assert verdict.words == "holds, 3 < 9, 1 seed"
+    more = {"more": {**bytes_sent, "defense": "dgp"}, "than": {**bytes_sent, "defense": "none"}}
+    found = verdicts(counted, {"name": "a", "text": "", **less}, {"name": "b", "text": "", **more})
+    assert [verdict.verdict for verdict in found] == ["holds", "refuted"]

@@ -12,8 +12,10 @@ from scipy import stats
 from fl_app.experiments.studies import significance
 from fl_app.experiments.studies.significance import (
     EXACT_UNITS,
-    holm,
+    sign_flip_interval,
     sign_flip_p,
+    sign_interval,
+    sign_p,
     student_interval,
     student_p,
 )
@@ -83,34 +85,49 @@ def test_students_test_and_interval_are_scipys(differences, above):
     assert student_interval(differences) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_mean_without_spread_is_certain_and_one_difference_is_none():
-    assert (student_p([0.5, 0.5]), student_p([-0.5, -0.5])) == (0.0, 1.0)
+@pytest.mark.parametrize("values", [[0.5, 0.5, 0.5], [0.8 - 0.7, 0.9 - 0.8, 0.7 - 0.6]])
+def test_identical_differences_are_as_good_as_their_signs(values):
+    assert (student_p(values), student_p([-value for value in values])) == (1 / 8, 1.0)
+    assert student_interval(values) is None
+
+
+def test_one_difference_is_no_sample():
     with pytest.raises(ValueError, match="at least two"):
         student_p([0.5])
 
 
-def test_holm_by_hand():
-    # sorted 0.01, 0.02, 0.03, 0.04: times 4, 3, 2, 1, none below the one before
-    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
-    assert holm([]) == []
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(-64, 64), min_size=6, max_size=9, unique=True))
+def test_the_interval_of_sign_flips_is_what_the_test_accepts(numbers):
+    differences = [number / 8 for number in numbers]
+    low, high = sign_flip_interval(differences)
+    for centre, accepted in (
+        (low - 1e-6, False),
+        (low + 1e-6, True),
+        (high - 1e-6, True),
+        (high + 1e-6, False),
+    ):
+        tails = [sign_flip_p([sign * (value - centre) for value in differences]) for sign in (1, -1)]
+        assert (min(tails) > 0.025) == accepted
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_never_lowers_keeps_the_order_and_is_at_most_bonferroni(probabilities):
-    adjusted = holm(probabilities)
-    for p, after in zip(probabilities, adjusted, strict=True):
-        assert p <= after <= min(1.0, len(probabilities) * p) + 1e-12
-    ranked = sorted(zip(probabilities, adjusted, strict=True))
-    assert [after for _, after in ranked] == sorted(adjusted)
+def test_too_few_differences_have_no_interval():
+    assert sign_flip_interval([0.1, 0.2, 0.3, 0.4, 0.5]) is None
+    assert sign_interval([0.1, 0.2, 0.3, 0.4, 0.5]) is None
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.5))
-def test_holm_rejects_as_the_step_down_rule_does(probabilities, level):
-    order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
-    rejected = set()
-    for rank, number in enumerate(order):
-        if (len(order) - rank) * probabilities[number] > level:
-            break
-        rejected.add(number)
-    assert {n for n, after in enumerate(holm(probabilities)) if after <= level} == rejected
+def test_of_many_differences_the_interval_is_near_students():
+    differences = list(np.random.default_rng(5).normal(0.3, 1, size=60))
+    assert sign_flip_interval(differences) == pytest.approx(student_interval(differences), abs=0.05)
+
+
+@given(st.lists(st.integers(-20, 20), min_size=6, max_size=30), st.integers(-20, 20))
+def test_the_sign_test_is_scipys_binomial_test(values, above):
+    hits = sum(value > above for value in values)
+    theirs = stats.binomtest(hits, len(values), 0.5, alternative="greater").pvalue
+    assert sign_p(values, above) == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize(("n", "rank"), [(6, 0), (8, 0), (9, 1), (20, 5), (40, 13)])
+def test_the_interval_of_a_median_has_the_ranks_of_the_tables(n, rank):
+    assert sign_interval(list(range(n))) == (rank, n - 1 - rank)

@@ -15,6 +15,7 @@ from fl_app.experiments.studies.claims import judge
 from fl_app.experiments.studies.figures import draw, gather
 from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.page import Findings
+from fl_app.experiments.studies.protocol import Protocol
 from fl_app.experiments.studies.table import (
     fill_table,
     study_table,
@@ -96,7 +97,8 @@ def cells():
 def everything(cells):
     own = study(table=TABLE, figures=FIGURES, claims=CLAIMS, honest="small", missing=["much"])
     figures = [gather(figure, cells) for figure in own.figures]
-    return Findings(own, "fl-app -m", cells, fill_table(own, cells), figures, judge(own.claims, cells))
+    verdicts = judge(own, cells, Protocol(paper="dgp", written=""))
+    return Findings(own, "fl-app -m", cells, fill_table(own, cells), figures, verdicts, "abc")
 
 
 def test_ours_stands_beside_the_papers_and_what_is_missing_below(cells):
@@ -247,7 +249,7 @@ def test_everything_is_written_and_the_json_is_as_promised(cells, tmp_path):
     assert json.loads((tmp_path / "claims.json").read_text()) == content["claims"]
     markup = page.read_text()
     assert "DGP &lt;b&gt;below&lt;/b&gt; none" in markup
-    assert "too few images (2)" in markup
+    assert 'data-verdict="not decided"' in markup
     assert not list(tmp_path.glob("*.part"))
 
 

@@ -25,8 +25,23 @@ def three_seeds(make_run) -> list[Path]:
 def terminal_table(runs: list[Path], width: int = 140) -> str:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(comparison_table(comparison_rows(runs)))
+        console.print(comparison_table(comparison_rows(runs), width))
     return capture.get()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_names_stay_in_a_narrow_terminal_and_left_out_numbers_are_named(make_run, width):
+    runs = [
+        make_run(f"{name}{s}", defense=name, seed=s, rounds=3) for name in ("dgp", "topk") for s in range(2)
+    ]
+    printed = terminal_table(runs, width)
+    assert all(len(line.rstrip()) <= width for line in printed.splitlines())
+    rows = comparison_rows(runs)
+    for name in {word for row in rows for word in (row.defense, row.model, row.data)}:
+        assert name in printed
+    assert printed.count("0, 1") == 2
+    told = "".join(printed.split())
+    assert all(title in told for title in ("accuracy", "up/round", "leakwith", "seconds"))
 
 
 def with_k(k: float):
