@@ -36,7 +36,7 @@ _DAMAGED = "damaged"
 _HELD, _KEY = "run", "key"
 
 Look = Mapping[str, tuple[int, int]]
-"""Snapshot of a run's files: by name, the time of writing and the location of each."""
+"""Snapshot of a run's files: by name, the time of writing and the inode of each."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def fit_neighbourhood(clients: int, assumed: Assumptions = USUAL) -> Neighbourho
 
 @functools.lru_cache(maxsize=256)
 def is_private(neighbourhood: Neighbourhood | None, clients: int, assumed: Assumptions = USUAL) -> bool:
-    """Say whether the graph of a cohort protects its clients under the assumptions."""
+    """Return whether the graph of a cohort protects its clients under the assumptions."""
     if neighbourhood is None:
         return True
     colluding = floor(assumed.colluding * clients)

@@ -102,7 +102,7 @@ class CohortCharges:
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
     def allows(self) -> bool:
-        """Say whether one more round stays within the budget."""
+        """Return whether one more round stays within the budget."""
         return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
@@ -149,7 +149,7 @@ class TurnCharges:
         return self.privacy.shares(max(cohort, 1), None)
 
     def allows(self) -> bool:
-        """Say whether one more round stays within the budget."""
+        """Return whether one more round stays within the budget."""
         return self.account.allows()
 
     def after(self) -> float:

@@ -201,12 +201,12 @@ class FedSGD(Strategy):
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees uploads under masks only."""
+        """True if the server sees uploads under masks only."""
         return False
 
     @property
     def private(self) -> bool:
-        """Whether updates leave under differential privacy."""
+        """True if updates leave under differential privacy."""
         return self._run is not None and self._run.release is not None
 
     def disclose(self) -> Disclosure | None:
@@ -217,7 +217,7 @@ class FedSGD(Strategy):
 
     @property
     def repeats(self) -> bool:
-        """Whether a repeated round gives the same bits."""
+        """True if a repeated round gives the same bits."""
         return True
 
     def history(self) -> dict[str, Tree]:
@@ -306,7 +306,7 @@ class FedSGD(Strategy):
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether updates are weighted by samples; otherwise all count the same."""
+        """True if updates are weighted by samples; otherwise all count the same."""
         return True
 
     def weigh(self, good: Mapping[int, Reply]) -> dict[int, float]:

@@ -152,12 +152,12 @@ class FLStd(FedAvg):
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees uploads under masks only."""
+        """True if the server sees uploads under masks only."""
         return self.aggregation is not None
 
     @property
     def private(self) -> bool:
-        """Whether updates leave under differential privacy."""
+        """True if updates leave under differential privacy."""
         return self.privacy is not None
 
     def disclose(self) -> Disclosure | None:
@@ -193,7 +193,7 @@ class FLStd(FedAvg):
 
     @property
     def repeats(self) -> bool:
-        """Whether a repeated round gives the same bits: not with new keys or new noise."""
+        """True if a repeated round gives the same bits; new keys or new noise prevent that."""
         return self.aggregation is None and (self.privacy is None or self.privacy.replayable)
 
     def history(self) -> dict[str, Tree]:
@@ -359,7 +359,7 @@ class FLStd(FedAvg):
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether updates are weighted by samples: no, since a client's number of samples is private."""
+        """False: updates have equal weight, since a client's number of samples is private."""
         return False
 
     def settle(self, clients: list[int]) -> bool:

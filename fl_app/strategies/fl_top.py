@@ -175,7 +175,7 @@ class FLTop(FLStd):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Order this round's clients to train; send only the coordinates once they are known."""
+        """Order this round's clients to train; once the coordinates are known, send only their values."""
         if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
             self.exchange.downlink = self._downlink(self.coordinates)
         return super().configure_train(server_round, arrays, config, grid)
