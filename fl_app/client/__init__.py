@@ -1,6 +1,6 @@
 """One client of a federation: its answers, its memory between rounds, and its checks.
 
-`app` makes a Flower ClientApp of a training function of one's own.
+`app` makes a Flower ClientApp from the user's training function.
 """
 
 from fl_app.client.library import app

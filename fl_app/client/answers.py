@@ -1,4 +1,4 @@
-"""Answers of a client to a server's messages: unpack, recall, let the client work, keep, pack."""
+"""Answers of a client to a server's messages: unpack, recall, run the client, store, pack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fl_app.wire.messages import (
 )
 
 MakeClient = Callable[[Message, Context, RecordDict], Client]
-"""``make(message, context, records)``: the client for an order; ``records`` is what it remembers."""
+"""``make(message, context, records)``: returns the client for an order; ``records`` is its memory."""
 
 
 def answer_locate(message: Message, context: Context, make: MakeClient) -> Message:
@@ -31,7 +31,7 @@ def answer_locate(message: Message, context: Context, make: MakeClient) -> Messa
     client = make(message, context, context.state)
     if memory is not None:
         memory.recall(context.state, parcel, locating=True)
-    # not kept: the gradient that it computes now would be the same after a restart
+    # not stored: a restarted client computes the same gradient again
     reply = client.locate(parcel, read_query(message), context.state)
     _note_answer(message, context, client, parcel.order.round)
     return Message(pack_reply(reply), reply_to=message)

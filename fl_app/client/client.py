@@ -1,4 +1,4 @@
-"""One client's round: order in, update out, state kept."""
+"""One client's round: it takes an order, returns an update and keeps its state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Restored:
     """Cache of the last value that this process unpacked.
 
     The clients of one process get the same blob and hold the same weights: one
-    of them unpacks, and all of them share the result.
+    client unpacks it, and all share the result.
     """
 
     blob: bytes | None = None
@@ -73,9 +73,9 @@ class ClientParts:
     dtype: torch.dtype
     seed: int
     start: Callable[[], Update] | None
-    """The weights that the run starts from, if every client can make them by itself."""
+    """Initial weights of the run, if every client can build them itself."""
     settings: str = ""
-    """Hash of what decides its updates beside the orders; clients of a secure round compare it."""
+    """Hash of the settings that determine updates beside the orders; secure rounds compare it."""
     privacy: ClientNoise | None = None
     secure: SecureSettings | None = None
     training: bool = True
@@ -83,7 +83,7 @@ class ClientParts:
     plan: RunPlan | None = None
     """The run as the node's policy sees it; None without a policy."""
     norms: bool = False
-    """Whether clients tell how large their gradient is, and how much of it they hold back."""
+    """True if clients report the norm of their gradient, and the share that they withhold."""
     pin_model: bool = False
     inspection: Inspection | None = None
     models: dict[str, nn.Module] = field(default_factory=dict)
@@ -93,14 +93,14 @@ class ClientParts:
 
 @dataclass(frozen=True)
 class Client:
-    """One client: its parts, who it is, and whether it may be audited."""
+    """One client: its parts, its identity, and its permission for audits."""
 
     parts: ClientParts
     client: int
     num_clients: int
     allow_audit: bool
     guard: Guard | None = None
-    """The node's policy; None: it trusts the run."""
+    """Policy of the node; None: the node trusts the run."""
 
     def locate(self, parcel: Parcel, query: LocationQuery, records: RecordDict) -> Reply:
         """Name the largest entries of the update before pruning; the round's training order comes later.
@@ -127,7 +127,7 @@ class Client:
         return reply
 
     def answer(self, parcel: Parcel, records: RecordDict) -> tuple[Reply, ConfigRecord | None]:
-        """Train as ordered; ``records`` is the client's memory and is written to at the very end."""
+        """Train as ordered; ``records`` is the client's memory, written at the very end."""
         parts, order = self.parts, self._accept(parcel, "train")
         state = self._state(order, records)
         again = self._again(parcel, state) if self.guard is None else None
@@ -178,9 +178,9 @@ class Client:
         return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
 
     def evaluate(self, parcel: Parcel) -> tuple[int, dict[str, float]]:
-        """Evaluate the whole model in an order on the client's own samples; nothing is remembered.
+        """Evaluate the whole model in an order on the client's own samples; keep no memory of it.
 
-        Numbers measured on chosen models tell of the samples: a node with a policy has no answer.
+        Metrics of chosen models leak information about the samples: a node with a policy refuses.
         """
         if self.guard is not None or self.parts.privacy is not None or self.parts.secure is not None:
             raise Refusal("metrics", f"client {self.client}: evaluates no model that it is sent")
@@ -207,7 +207,7 @@ class Client:
         return state if state.plan == self._plan_digest else ClientState(plan=self._plan_digest)
 
     def _check_query(self, query: LocationQuery) -> None:
-        """Refuse to name positions that the defense does not need, or that would pass noise or masks."""
+        """Refuse to name positions that the defense does not need, or that would bypass noise or masks."""
         share = self.parts.defense.transform.located
         if share is None or self.parts.privacy is not None or self.parts.secure is not None:
             raise Refusal("locate", f"client {self.client}: its defense has no use for positions")
@@ -220,7 +220,7 @@ class Client:
         return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
 
     def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
-        """Return the stored answer to this very order; refuse a different order of an answered round."""
+        """Return the stored answer to the same order; refuse a different order for an answered round."""
         if self.guard is None or not self.guard.is_repeated(order.round, digest):
             return None
         if state.sent is None or state.sent_order != digest:
@@ -258,7 +258,7 @@ class Client:
         )
 
     def _accept(self, parcel: Parcel, kind: str) -> Order:
-        """Return the order; refuse one for another client, or for more than this client gives."""
+        """Return the order; refuse one for another client, or one that exceeds what this client gives."""
         if self.guard is not None:
             self.guard.accept(parcel, kind)
         if parcel.order.client != self.client:
@@ -273,7 +273,7 @@ class Client:
         """Return the starting point of the round, or None if the whole model is needed first."""
         order = parcel.order
         model = self._model(order)
-        # it may have that version already if this order comes a second time
+        # the client may have that version already if this order is a repeat
         if order.base >= 0 and state.version not in (order.base, order.version):
             logger.info("client %d: holds version %d, not %d", self.client, state.version, order.base)
             return None
@@ -292,7 +292,7 @@ class Client:
         return replace(state, transform={})
 
     def _draws(self, order: Order, purpose: str) -> torch.Generator:
-        """Return random numbers: by the run's seed, or the operating system's if the run is not trusted."""
+        """Return the generator: seeded by the run, or the operating system's if the run is not trusted."""
         if self.guard is not None:
             return self.guard.draws
         return generator_for(self.parts.seed, order.round, self.client, purpose)
@@ -317,7 +317,7 @@ class Client:
         if order.model_hash != spec.hash:
             spec = self._described(order)
         if spec.hash not in parts.models:
-            # of other models only the last one: a server may send many
+            # keep only the last of other models: a server may send many
             for other in parts.models.keys() - {parts.model.hash}:
                 del parts.models[other]
             most = None if spec == parts.model else MOST_ENTRIES
@@ -329,7 +329,7 @@ class Client:
         return parts.models[spec.hash]
 
     def _described(self, order: Order) -> ModelSpec:
-        """Return another model than the configured one, if this client takes it."""
+        """Return a model other than the configured one, if this client accepts it."""
         who, pinned = f"client {self.client}", self.parts.model
         spec = ModelSpec.from_json(order.model_spec)
         if spec.hash != order.model_hash:
@@ -377,7 +377,7 @@ class Client:
         buffers = _read_buffers(start.model)
         raw = None
         if audit is not None and audit.raw:
-            # a defense that changes the model has no update without it: the model is the defense
+            # a defense that changes the model has no raw update: the model itself is the defense
             defended = rules != Rules() and parts.defense.model is None
             raw = self._train(start, order, audit, Rules()).update if defended else trained.update
         return Work(
@@ -440,7 +440,7 @@ def _read_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _initial(buffers: Update) -> Update:
-    """Return BatchNorm's own start: mean 0, variance 1, nothing counted."""
+    """Return BatchNorm's initial buffers: mean 0, variance 1, count 0."""
     return {
         name: torch.ones_like(tensor) if name.endswith("running_var") else torch.zeros_like(tensor)
         for name, tensor in buffers.items()
@@ -457,7 +457,7 @@ def _metrics(work: Work, memory: State) -> dict[str, float]:
 
 
 def measured(work: Work) -> dict[str, float]:
-    """Return what was measured in training: the numbers of a function of one's own, else the loss."""
+    """Return the metrics of training: those of the user's function, else the loss."""
     return dict(work.metrics) or {"loss": work.loss}
 
 

@@ -1,10 +1,10 @@
-"""A client's memory on its own disk, so that a restarted node goes on where it was.
+"""A client's memory on its own disk, so that a restarted node continues where it stopped.
 
 Flower keeps `Context.state` in a SuperNode's memory and gives a resumed run a new, empty one. The
-memory is written before an answer leaves: a node that is killed at any moment
-either has not answered or remembers its answer. The memories after the last two answers
-are kept: a server that was killed too may ask for the last round again, and the client
-then starts from what it remembered before that round.
+client writes its memory before an answer leaves: a node killed at any moment either has
+not answered or remembers its answer. The client keeps the memories after its last two
+answers: a server that was killed too may repeat the last round, and the client then
+starts from its memory before that round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DAMAGED = "damaged"
 _HELD, _KEY = "run", "key"
 
 Look = Mapping[str, tuple[int, int]]
-"""A run's files as they were at some time: by name, when each was written and where it lies."""
+"""Snapshot of a run's files: by name, the time of writing and the inode of each."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class DurableMemory:
     def recall(
         self, records: RecordDict, parcel: Parcel, *, locating: bool = False, newest: bool = False
     ) -> Look:
-        """Put into ``records`` the memory that ``parcel`` is to be answered from.
+        """Load into ``records`` the memory for the answer to ``parcel``.
 
-        ``records`` stay if they are of this run, no older than the disk's memory, and from before this round
-        or with its answer; else the disk's memory replaces them. The return value, the state of the disk, is
-        for `keep`. ``newest``: always the last memory, for a client that answers no round anew.
+        ``records`` stay if they belong to this run, are no older than the disk's memory, and precede this
+        round or hold its answer; else the disk's memory replaces them. The return value, the state of the
+        disk, is for `keep`. ``newest``: always load the last memory, for a client that never repeats a round.
         """
         if parcel.run is None:
             return {}
@@ -67,7 +67,7 @@ class DurableMemory:
         def answered(memory: RecordDict) -> bool:
             return not locating and has_answered(memory, order.model_hash, parcel.digest)
 
-        # Flower stores a context after the answer has left: a client that died between is ahead on disk
+        # Flower stores a context after the answer has left: after a crash in between, the disk is ahead
         held, kept = last_round(records), max(_by_round(self._runs / key), default=0)
         wanted = newest or held < order.round or answered(records)
         if _key_of(records) == key and held >= kept and wanted:
@@ -79,10 +79,10 @@ class DurableMemory:
         records[_HELD] = ConfigRecord({_KEY: key})
 
     def keep(self, records: RecordDict, parcel: Parcel, since: Look) -> None:
-        """Write down ``records`` after an answer; an OSError means that it must not leave.
+        """Write ``records`` after an answer; on an OSError the answer must not leave.
 
-        ``since`` is what `recall` returned. A process may hang so long that its node gives it up and starts
-        another for the next order: the answer of the late one is then outdated, and refused.
+        ``since`` is what `recall` returned. A node may give up a hanging process and start another for the
+        next order: the late answer is then outdated, and refused.
         """
         if parcel.run is None:
             return
@@ -101,7 +101,7 @@ class DurableMemory:
     def _write(self, records: RecordDict, run: Path, round: int) -> None:
         files = _by_round(run)
         for number in [number for number in files if number > round]:
-            files.pop(number).unlink()  # of rounds that the server has undone
+            files.pop(number).unlink()  # rounds that the server has undone
         self._make_room(run)
         write_tree(run / f"round-{round}", to_tree(records), limit=self._most_bytes_of_one)
         for number in sorted(number for number in files if number < round)[:-1]:
@@ -109,7 +109,7 @@ class DurableMemory:
 
     @property
     def _most_bytes_of_one(self) -> int:
-        return self.most_bytes // 4  # two that are kept, one that is being written, and other runs
+        return self.most_bytes // 4  # two stored files, one being written, and other runs
 
     @property
     def _runs(self) -> Path:
@@ -136,12 +136,12 @@ class DurableMemory:
         return RecordDict() if found is None else found
 
     def _read(self, path: Path) -> RecordDict | None:
-        """Return the memory in a file; one that cannot be used is set aside."""
+        """Return the memory in a file; set an unusable file aside."""
         try:
             memory = from_tree(read_tree(path, limit=self._most_bytes_of_one))
-            check(memory)  # now: found later, the error would come back in every round
+            check(memory)  # checked now: found later, the error would recur in every round
             return memory
-        except ValueError as error:  # a DamagedFile, or one of something else
+        except ValueError as error:  # a damaged file, or one with other content
             aside = self._runs / _DAMAGED
             logger.warning(
                 "client %d: one of its memories is unusable and is set aside as %s: %s",
@@ -153,7 +153,7 @@ class DurableMemory:
             return None
 
     def _make_room(self, run: Path) -> None:
-        """Forget the oldest other runs until they are few enough and small enough."""
+        """Delete the oldest other runs until the rest are within the limits of number and size."""
         others = sorted(
             (path for path in self._runs.iterdir() if path.is_dir() and path != run),
             key=lambda path: path.stat().st_mtime,
@@ -184,7 +184,7 @@ def _look(run: Path) -> Look:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let no other process write into ``folder`` meanwhile."""
+    """Lock ``folder`` against writes of other processes."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

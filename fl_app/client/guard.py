@@ -1,4 +1,4 @@
-"""Enforcement of a client's policy: orders accepted, answers released, both logged."""
+"""Enforcement of a client's policy: it checks and logs orders and answers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fl_app.wire.messages import LocationQuery, Parcel, Reply
 
 _RECORD, _JSON = "account", "json"
 PAUSE = 50
-"""After so many rounds without an order a model may have moved twice as far; four times at most."""
+"""Rounds without an order after which a model may have moved twice as far; four times at most."""
 
 
 @dataclass(frozen=True)
 class Books:
-    """Store of a client's account: its own folder, or else Flower's memory of the run."""
+    """Store of a client's account: its own folder, else Flower's memory of the run."""
 
     file: AccountFile | None
     records: RecordDict = field(repr=False)
@@ -55,7 +55,7 @@ class Books:
         return Account.from_json(text) if isinstance(text, str) else Account()
 
     def save(self, account: Account, since: int) -> None:
-        """Keep the account; an OSError means that the answer must not leave."""
+        """Save the account; on an OSError the answer must not leave."""
         if self.file is not None:
             self.file.save(account, since)
         else:
@@ -64,7 +64,7 @@ class Books:
 
 @dataclass
 class Guard:
-    """The policy of a node that does not trust its runs, for one order."""
+    """Policy of a node that does not trust its runs, applied to one order."""
 
     policy: Policy
     plan: RunPlan
@@ -80,11 +80,11 @@ class Guard:
 
     @cached_property
     def draws(self) -> OwnDraws:
-        """The order's own random numbers, which no server can draw again."""
+        """Random numbers of this order, which no server can replay."""
         return OwnDraws()
 
     def accept(self, parcel: Parcel, kind: str) -> None:
-        """Refuse an order that the policy does not allow, whatever it would be answered from."""
+        """Refuse an order that the policy forbids, even if its answer is already stored."""
         check_plan(self.policy, self.plan)
         if self.policy.needs_memory and self.books.file is None:
             raise Refusal("node", "the policy has limits over all runs, and the node has no state-dir")
@@ -107,13 +107,13 @@ class Guard:
         self.run = self.account.open(self.number, key, self.plan.digest)
 
     def may_work(self, samples: int) -> None:
-        """Refuse work that is too long; ``samples`` are all that the client has."""
+        """Refuse too much work; ``samples`` is the number of all samples of the client."""
         check_work(self.policy, self.plan, samples)
 
     def follow(self, before: Update, after: Update, round: int, samples: int) -> bool:
-        """Refuse a model that moved too far since the last order; say whether the residual still fits it.
+        """Refuse a model that moved too far since the last order; return whether the residual still fits.
 
-        ``samples`` are all that the client has: they bound the steps that others may have taken meanwhile.
+        ``samples`` is the number of all samples of the client: it bounds the steps of others meanwhile.
         """
         limit = self.policy.max_movement
         if limit is None or self.plan.noise is not None or not before:
@@ -130,13 +130,13 @@ class Guard:
         """Return a digest of everything in an order that determines its answer."""
         order = parcel.order
         named = (order.round, order.model_hash, order.lr, parcel.plan, parcel.audit)
-        # under masks a new attempt is a new answer
+        # under masks, a new attempt needs a new answer
         text = repr((*named, parcel.attempt if parcel.secure else 0)) + hash_tensors(weights.values())
         blobs = hashlib.blake2b(parcel.locations + b"/" + parcel.buffers, digest_size=16).hexdigest()
         return hashlib.blake2b((text + blobs).encode(), digest_size=16).hexdigest()
 
     def is_repeated(self, round: int, digest: str) -> bool:
-        """Say whether this very order was answered before; refuse another one of an answered round."""
+        """Return whether the same order was answered before; refuse another one for an answered round."""
         return self.account.is_repeated(self.policy, self.run, round, digest)
 
     def locate(self, round: int, digest: str, query: LocationQuery, size: int) -> None:
@@ -150,7 +150,7 @@ class Guard:
         return {name: value for name, value in measured.items() if name in self.policy.metrics}
 
     def share_noise(self, cohort: int) -> None:
-        """Refuse to share noise with too many or too few."""
+        """Refuse to share noise with too many or too few clients."""
         check_cohort(self.policy, self.plan, cohort)
 
     def leave(

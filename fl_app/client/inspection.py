@@ -1,4 +1,4 @@
-"""A client's look at the model that it was sent, before it trains on it."""
+"""Inspection of a received model, before a client trains on it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fl_app.training import LocalData
 logger = logging.getLogger(__name__)
 
 SAMPLES = 64
-"""Number of its own samples that a client shows the model."""
+"""Number of a client's own samples used to inspect a model."""
 FEWEST = 32
-"""With fewer of its own it takes noise."""
+"""With fewer samples, the client uses noise as input."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Looks for the marks of a manipulated model, and warns or refuses."""
+    """Search for signs of a manipulated model, with a warning or a refusal."""
 
     look: Callable[..., Sequence[object]]
     """``look(model, inputs=, in_shape=, expected=)`` returns the suspicious findings."""
     expected: nn.Module
-    """The architecture that was agreed on, with any weights."""
+    """Agreed architecture, with any weights."""
     refuse: bool
 
     def __call__(self, model: nn.Module, data: LocalData, *, who: str) -> None:

@@ -1,4 +1,4 @@
-"""A ClientApp around a training function of the user's own, for anybody's Flower app."""
+"""ClientApp around the user's training function, for any Flower app."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fl_app.wire.messages import (
 
 _MANY = (1 << 31) - 1
 _REFUSED = {"LocalDpMod", "adaptiveclipping_mod", "fixedclipping_mod", "secagg_mod", "secaggplus_mod"}
-"""Mods of Flower that read weights or their legacy form."""
+"""Flower mods that read weights or their legacy form."""
 
 
 def app(
@@ -115,7 +115,7 @@ def _checked_defense(defense: Defense | Transform | None) -> Defense:
 
 
 def _trusts(context: Context) -> bool:
-    """Say whether errors may be told as they are: the node has no policy."""
+    """Return whether the server may see full errors: the node has no policy."""
     try:
         return named_policy(context) is None
     except Refusal:
@@ -129,7 +129,7 @@ def _identify(message: Message, context: Context) -> Message:
 
 @dataclass
 class _Samples:
-    """The number of samples that the last training was on, where a client's data is asked for its size."""
+    """Stand-in for a client's data: its size is the number of samples in the last training."""
 
     count: int = 0
 
@@ -138,7 +138,7 @@ class _Samples:
 
 
 class _Maker:
-    """Makes the client for each message; models and unpacked blobs are shared within the process."""
+    """Factory of the client for each message; it shares models and unpacked blobs within the process."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Maker:
 
         parts = self._parts(
             trainer=train_with(self._train, context, config, gradient=gradient, counted=counted),
-            # a policy asks how many samples there are, and this is all that is known of them
+            # a policy asks for the number of samples, and only this number is known
             data_of=lambda client, clients: cast(LocalData, samples),
         )
         kind = Client if self._defense.scheme is None else VectorClient

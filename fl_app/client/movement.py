@@ -11,15 +11,15 @@ from torch import Tensor
 from fl_app.types import Update
 
 SHARE_OF_A_SIGNAL = 0.25
-"""The move of a bias that counts as 1, over the size of the signals that it is added to."""
+"""Move of a bias that counts as 1, relative to the signals that it is added to."""
 
 
 def movement(before: Update, after: Update) -> float:
     """Return the largest move of any tensor, relative to its size before.
 
-    A weight's size is its norm. A bias counts by the signals that it is added to, which its layer's
-    weights make of inputs of size 1: a server that reads samples out moves the biases of a layer together
-    across those signals, and its first model may have biases of any size.
+    A weight's size is its norm. A bias is compared with the signals that it is added to: the output of
+    its layer's weights for inputs of size 1. A server that extracts samples moves the biases of a layer
+    together across those signals, and its first model may have biases of any size.
     """
     names = list(before)
     moves = _norms(torch._foreach_sub([after[name] for name in names], [before[name] for name in names]))
@@ -52,6 +52,6 @@ def _size(name: str, model: Update, norms: Mapping[str, float]) -> float:
 
 
 def _typical(model: Update, norms: Mapping[str, float]) -> float:
-    """Return the size of an entry in the smallest tensor that is not 0 everywhere."""
+    """Return the size of an entry in the smallest nonzero tensor."""
     sizes = [norms[name] / math.sqrt(tensor.numel()) for name, tensor in model.items()]
     return min((size for size in sizes if size > 0), default=0.0)

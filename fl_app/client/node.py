@@ -1,4 +1,4 @@
-"""A node's own affairs, from its node-config and its environment: identity, policy, log and memory."""
+"""Local settings of a node, from its node-config and environment: identity, policy, log and memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fl_app.policy import AccountFile, Journal, Policy, Refusal, load_policy
 from fl_app.wire.messages import read_order
 
 POLICY, POLICY_LOG = "policy", "policy-log"
-"""Keys of a node-config: the policy's file and the log of what left."""
+"""Keys of a node-config: the policy file and the log of answers."""
 _BUNDLE = re.compile(r"\.([0-9a-f]{8,64})$")
 
 
 def partition_of(context: Context) -> tuple[int, int]:
-    """Return which client this node is, and of how many."""
+    """Return the client id of this node, and the number of clients."""
     try:
         return int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     except KeyError as missing:
@@ -30,12 +30,12 @@ def partition_of(context: Context) -> tuple[int, int]:
 
 
 def policy_file(context: Context) -> str:
-    """Return the path of the policy that the node names; "": it names none."""
+    """Return the path of the node's policy; "": it has none."""
     return str(context.node_config.get(POLICY, os.environ.get("FL_APP_POLICY", "")))
 
 
 def named_policy(context: Context) -> Policy | None:
-    """Return the policy in the file that the node names; None: it names none."""
+    """Return the policy in the node's policy file; None: it has none."""
     file = policy_file(context)
     if not file:
         return None
@@ -58,7 +58,7 @@ def bundle_hash() -> str:
 
 
 def memory_of(context: Context) -> DurableMemory | None:
-    """Return where this client keeps its memory."""
+    """Return the store of this client's memory."""
     folder = folder_of(context)
     if folder is None:
         return None
@@ -73,7 +73,7 @@ def account_file(context: Context) -> AccountFile | None:
 
 
 def kind_and_round(message: Message) -> tuple[str, int | None]:
-    """Return the type of a message and the round of its order, if it has one that can be read."""
+    """Return the type of a message and the round of its order, if readable."""
     try:
         return message.metadata.message_type, read_order(message).round
     except ValueError:
@@ -81,7 +81,7 @@ def kind_and_round(message: Message) -> tuple[str, int | None]:
 
 
 def note(context: Context, about: tuple[str, int | None], *, size: int, allowed: bool, decision: str) -> None:
-    """Write down what left, or was refused, if the node has a place for it."""
+    """Log an answer or a refusal, if the node configures a log."""
     log = context.node_config.get(POLICY_LOG, os.environ.get("FL_APP_POLICY_LOG"))
     folder = folder_of(context)
     if not log and folder is None:

@@ -1,7 +1,7 @@
-"""A training function of the user's own as a `Trainer`: the function moves the model, we take the difference.
+"""The user's training function as a `Trainer`: the function moves the model, we take the difference.
 
-The function may also stop before its optimiser's step: then the gradients that ``backward`` left are the
-update of strategies that ask for gradients.
+The function may also stop before its optimiser's step. The gradients that ``backward`` left are then the
+update, for strategies that ask for gradients.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OwnFunction = Callable[[nn.Module, Context, Config], tuple[int, Mapping[str, flo
 def train_with(
     function: OwnFunction, context: Context, config: Config, *, gradient: bool, counted: Callable[[int], None]
 ) -> Trainer:
-    """Make a trainer of ``function``; ``counted`` is told the number of samples.
+    """Make a trainer from ``function``; ``counted`` gets the number of samples.
 
-    With ``gradient`` the update is a gradient: what ``backward`` left if the model did not move, else the
+    With ``gradient`` the update is a gradient: that of ``backward`` if the model did not move, else the
     change over ``-lr``.
     """
 
@@ -44,7 +44,7 @@ def train_with(
         with _confined(weights, job.rules.trained):
             samples, metrics = call(function, "train", model, context, config)
         counted(samples)
-        model.to(device)  # the function may have trained on another one
+        model.to(device)  # the function may have used another device
         if job.rules.trained is not None:
             _check_confined(weights, before, job.rules.trained)
         update = _update(weights, before, job.lr, gradient=gradient)
@@ -67,7 +67,7 @@ def train_with(
 def call(
     function: OwnFunction, what: str, model: nn.Module, context: Context, config: Config
 ) -> tuple[int, dict[str, float]]:
-    """Call a function of the user's own and check what it returns; ``what`` names it in errors."""
+    """Call the user's function and check its return value; ``what`` names it in errors."""
     said = function(model, context, config)
     if not (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], Mapping)):
         raise TypeError(f"{what} must return (number of samples, metrics), got {type(said).__name__}")
@@ -99,7 +99,7 @@ def _update(weights: Update, before: Update, lr: float, *, gradient: bool) -> Up
 
 @contextmanager
 def _confined(weights: Update, coordinates: Tensor | None) -> Iterator[None]:
-    """Let gradients be 0 outside of ``coordinates``: SGD and Adam leave such entries as they are."""
+    """Zero gradients outside of ``coordinates``: SGD and Adam do not change such entries."""
     if coordinates is None:
         yield
         return

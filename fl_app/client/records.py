@@ -1,7 +1,7 @@
-"""A client's memory of models as a tree that `stored_tree` writes, and back.
+"""Conversion of a client's memory of models to and from a tree that `stored_tree` writes.
 
-Secure aggregation's keys are left out: no secret of a round shall outlive it, and a client that
-has lost its keys is one that dropped out.
+The tree omits the keys of secure aggregation: no secret of a round must outlive it, and a client
+without its keys counts as dropped out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _KINDS = {"config": ConfigRecord, "metric": MetricRecord}
 
 
 def to_tree(records: RecordDict) -> Tree:
-    """Return what ``records`` remember of models; tensors by reference."""
+    """Return the memory of models in ``records``; tensors by reference."""
     return {name: _entries(records[name]) for name in of_models(records)}
 
 
 def from_tree(tree: Tree) -> RecordDict:
-    """Return the records of a tree; a ValueError if it is not of `to_tree`."""
+    """Return the records of a tree; raise a ValueError if `to_tree` did not make it."""
     try:
         return RecordDict({name: _record(kind, entries) for name, (kind, entries) in tree.items()})
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Errors of a node that does not trust its runs: codes for the server, all else for the node's log."""
+"""Errors of a node that does not trust its runs: the server gets codes, the node's log the details."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Message, Context], Message]
 Codes = Sequence[tuple[type[Exception], str]]
-"""The code of a kind of error; the first that fits."""
+"""Error types with their codes; the first match applies."""
 CODES: Codes = ((PermissionError, "model"), (OSError, "keep"), (ValueError, "message"))
 
 
@@ -38,7 +38,7 @@ def refuse_in_codes(trusts: Callable[[Context], bool], codes: Codes = CODES) -> 
                 refusal = Refusal(code)
             try:
                 note(context, kind_and_round(message), size=0, allowed=False, decision=refusal.code)
-            except OSError as error:  # its text names files of the node
+            except OSError as error:  # the error text names files of the node
                 logger.error("run %d: the refusal cannot be noted: %s", context.run_id, error)
             raise refusal
 

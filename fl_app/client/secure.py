@@ -36,14 +36,14 @@ _REVEALED, _LISTS = "revealed", "lists"
 
 @dataclass(frozen=True)
 class SecureSettings:
-    """Demands of a client on secure rounds."""
+    """Requirements of a client on secure rounds."""
 
     min_clients: int
-    """Least number of clients to hide among."""
+    """Smallest cohort that the client accepts."""
     identities: Path | None = None
-    """The folder with the pinned keys and its own; None: it trusts the server to follow the protocol."""
+    """Folder of the pinned keys and its own key; None: it trusts the server to follow the protocol."""
     min_difference: int = 0
-    """Refuse a sum over clients of whom fewer than so many differ from those of an earlier sum."""
+    """Least number of clients by which a sum must differ from earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SecureMember:
     client: int
     records: RecordDict = field(repr=False)
     folder: Path | None = None
-    """Where it remembers whose sums it helped to reveal, over all runs; None: with the records."""
+    """Folder for the memory of revealed sums, over all runs; None: in the records."""
 
     def answer(self, kind: str, blob: bytes) -> bytes:
         """Answer a message of one of the exchanges."""
@@ -83,11 +83,11 @@ class SecureMember:
         return self._keep(step)
 
     def mask(self, delivery: bytes, values: ArrayLike, job: bytes) -> bytes:
-        """Return the vector as it may be sent: under masks."""
+        """Return the masked vector, ready to send."""
         return self._keep(mask(self._load(), delivery, values, job=job))
 
     def check_job(self, job: bytes) -> None:
-        """Refuse another job than the one that the participants agreed to."""
+        """Refuse a job that differs from the one the participants agreed to."""
         check_job(self.terms, self.client, job)
 
     @property
@@ -111,7 +111,7 @@ class SecureMember:
         return Revealed.from_numbers(map(int, numbers)) if isinstance(numbers, list) else Revealed()
 
     def _check_difference(self, survivors: Sequence[int]) -> None:
-        """Refuse a sum that differs from an earlier one by too few clients; warn if by one."""
+        """Refuse a sum that differs from an earlier one by too few clients; warn if it differs by one."""
         if not self._remembers:
             return
         revealed = self._revealed()

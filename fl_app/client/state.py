@@ -1,7 +1,7 @@
 """Memory of a client between rounds, in Flower's `Context.state`.
 
 Everything is keyed by the model's hash: a round with another (manipulated) model
-starts from nothing and never touches the honest residual or version.
+starts without memory and never touches the honest residual or version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEPARATOR = "/"
 _HASH = 16
 """Characters of a model's hash in the names of its records."""
 _DEEPEST = 32
-"""Branches above a leaf."""
+"""Most branches above a leaf."""
 _META: Mapping[str, type] = {
     "version": int,
     "sent_round": int,
@@ -34,7 +34,7 @@ _META: Mapping[str, type] = {
 }
 _WORK: Mapping[str, type] = {"round": int, "samples": int, "steps": int, "rate": float, "loss": float}
 _MEASURED = "metric:"
-"""Before the name of a metric of the user's own, among the numbers of the work that is kept."""
+"""Prefix of the names of the user's metrics among the numbers of stored work."""
 _SENT = f"sent{_SEPARATOR}"
 _OF_A_MODEL = re.compile(f"[0-9a-f]{{{_HASH}}}{_SEPARATOR}")
 
@@ -54,9 +54,9 @@ class Work:
     truth: Truth | None = None
     """The samples, for an audit."""
     raw: Update | None = None
-    """The update of the same samples without any defense, for an audit."""
+    """Update of the same samples without any defense, for an audit."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that a training function of one's own measured."""
+    """Metrics of the user's training function."""
 
 
 @dataclass
@@ -64,29 +64,29 @@ class ClientState:
     """One client's memory of one model."""
 
     version: int = -1
-    """The version of the weights held; -1: none."""
+    """Version of the stored weights; -1: none."""
     weights: Update = field(default_factory=dict)
     buffers: Update = field(default_factory=dict)
     transform: State = field(default_factory=dict)
     sent_round: int = 0
-    """The last round in which an update was sent; 0: none."""
+    """Last round in which the client sent an update; 0: none."""
     sent_order: str = ""
-    """The digest of the order that was answered then."""
+    """Digest of the order answered in that round."""
     sent: Reply | None = None
-    """The answer, if training again would change state twice: the same order gets it again,
-    and its update is added back if the server did not count it."""
+    """The answer, stored if training again would change state twice: a repeated order gets it again,
+    and the client adds its update back if the server did not use it."""
     locations: Update = field(default_factory=dict)
-    """Positions from the last training order at which the model's next change lies."""
+    """Positions of the model's next change, from the last training order."""
     coordinates: bytes = b""
-    """The coordinates that were agreed on for the whole run, packed."""
+    """Coordinates agreed for the whole run, packed."""
     plan: str = ""
-    """The digest of the run's plan; "" if the client trusts its run. No other plan sees this memory."""
+    """Digest of the run's plan; "" if the client trusts its run. Other plans cannot use this memory."""
     work: Work | None = None
-    """Computed to name locations, to be sent when the training order of the same round comes."""
+    """Work done to name locations, sent when the training order of the same round comes."""
 
 
 def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientState:
-    """Return the memory of the model, or a fresh one; records that no client writes are a ValueError."""
+    """Return the memory of the model, or a new one; raise a ValueError for invalid records."""
     meta = records.get(_name(model_hash, "meta"))
     if not isinstance(meta, ConfigRecord):
         return ClientState()
@@ -131,14 +131,14 @@ def last_round(records: RecordDict) -> int:
 
 
 def has_answered(records: RecordDict, model_hash: str, digest: str) -> bool:
-    """Say whether the answer to the order with this digest is remembered."""
+    """Return whether the records hold the answer to the order with this digest."""
     meta = records.get(_name(model_hash, "meta"))
     same = isinstance(meta, ConfigRecord) and meta["sent_order"] == digest
     return same and bool(_reply_parts(records, model_hash))
 
 
 def check(records: RecordDict) -> None:
-    """Refuse, with a ValueError, records of models that no client remembers."""
+    """Raise a ValueError for invalid records of models."""
     for beginning in sorted({name[:_HASH] for name in of_models(records)}):
         load(records, beginning, torch.device("cpu"))
 
@@ -224,7 +224,7 @@ def _flatten(state: State, prefix: str = "") -> Update:
             flat[path] = node
         elif node:
             flat.update(_flatten(node, path + _SEPARATOR))
-        else:  # an empty branch has no leaf to be found by
+        else:  # an empty branch has no leaf that shows it
             flat[path + _SEPARATOR] = torch.empty(0, device="cpu")
     return flat
 

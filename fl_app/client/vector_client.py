@@ -1,7 +1,7 @@
-"""A client of the FL-TOP family: it sends a vector, and holds no model between rounds.
+"""Client of the FL-TOP family: it sends a vector, and holds no model between rounds.
 
-It remembers the agreed coordinates, packed, by their hash, and makes the initial
-weights from the run's seed.
+It stores the agreed coordinates, packed, by their hash, and builds the initial weights
+from the run's seed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class VectorClient(Client):
         return Start(model, state, weights, self._buffers(parcel.buffers, state, model), None), sketch
 
     def _coordinates(self, plan: Plan, blob: bytes, like: Update) -> Tensor:
-        """Return the coordinates that were agreed on, if they are the ones that the server means."""
+        """Return the agreed coordinates, if they match those of the server's plan."""
 
         def unpack() -> Update:
             return {VALUES: torch.nonzero(flatten(decode_masks(blob, like))).flatten().cpu()}
@@ -120,7 +120,7 @@ class VectorClient(Client):
 
     def _from_start(self, plan: Plan, values: Tensor, coordinates: Tensor, state: ClientState) -> Update:
         if self.parts.start is None:
-            # everything else is as it was when the whole model came
+            # all other weights are those of the whole model received earlier
             return scatter(values, coordinates, state.weights)
         start = self.parts.start()
         if hash_tensors(start.values()) != plan.start:
@@ -132,12 +132,12 @@ class VectorClient(Client):
 
     @property
     def _secretive(self) -> bool:
-        """Whether nothing but the vector may leave."""
+        """True if nothing but the vector may leave."""
         return self.parts.privacy is not None or self.parts.secure is not None
 
     @property
     def _repeats(self) -> bool:
-        """Whether the same order gives the same vector; under masks an answer is given once, or refused."""
+        """True if the same order gives the same vector; under masks a client answers once, then refuses."""
         privacy, masked = self.parts.privacy, self.parts.secure is not None
         return masked or privacy is None or privacy.replayable
 
@@ -145,7 +145,7 @@ class VectorClient(Client):
         return Answer(work.round, self.client, 0 if self._secretive else work.samples, work.steps)
 
     def _pack(self, values: Tensor, parcel: Parcel, plan: Plan, start: Start, records: RecordDict) -> bytes:
-        """Return the vector as sent: clipped, with noise, under masks, each where it applies."""
+        """Return the vector to send: clipped, noised and masked, as configured."""
         parts, order = self.parts, parcel.order
         if parts.secure is None:
             values = self._protect(values, parcel, plan)
@@ -176,7 +176,7 @@ class VectorClient(Client):
         return member.mask(parcel.secure, whole, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
-        """Return the privacy cost of an answer against the server, which knows who takes part."""
+        """Return the privacy cost of an answer against the server, which knows the participants."""
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
         if privacy is None:
             return []
@@ -205,7 +205,7 @@ class VectorClient(Client):
 
     @property
     def _privacy(self) -> ClientNoise | None:
-        """The mechanism; a client that does not trust the run takes the operating system's noise."""
+        """The mechanism; a client that does not trust the run uses the operating system's noise."""
         privacy = self.parts.privacy
         return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
 
@@ -213,7 +213,7 @@ class VectorClient(Client):
         return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")
 
     def _grid(self, terms: Terms, clip: float, multiplier: float) -> NoiseGrid:
-        """Return the grid of the noise: it follows from the terms' step, so that no step protects less."""
+        """Return the grid of the noise; it adapts to the terms' step, so no step weakens the protection."""
         try:
             return NoiseGrid.of_step(
                 terms.fixed_point.step, clip=clip, multiplier=multiplier, size=terms.size

@@ -1,7 +1,7 @@
 """Accounting: ε of releases, and the noise that keeps it within a budget.
 
-The computations are Opacus'. It is imported where it is used: that takes a second
-or two, and a run without differential privacy does without it.
+Opacus does the computations. Functions import it on use: the import takes a second
+or two, and a run without differential privacy does not need it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fl_app.privacy.sampling_without_replacement import divergence_without_repla
 
 ACCOUNTANTS = ("rdp", "prv", "moments", "auto")
 """rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower; moments: Rényi with
-the looser conversion of the moments accountant, which the FL-TOP paper uses; auto: the least of the
-bounds that hold for the mechanism."""
+the looser conversion of the moments accountant, which the FL-TOP paper uses; auto: the lowest
+valid bound for the mechanism."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -32,10 +32,10 @@ BROKEN_ORDERS = (
     *(i / 4 for i in range(6, 24) if i % 4),
     *(i + 0.5 for i in range(6, 11)),
 )
-"""Orders of the Rényi divergence. Each gives a valid bound, and the lowest counts.
+"""Orders of the Rényi divergence. Each gives a valid bound; we report the lowest.
 
-Fewer than Opacus' own between 1 and 11, where one order can take 20 ms; more above
-63, without which no epsilon under 0.1 could be shown.
+There are fewer than in Opacus between 1 and 11, where one order can take 20 ms, and more
+above 63, which an epsilon under 0.1 needs.
 """
 
 _DIGITS = 10_000
@@ -43,28 +43,28 @@ _DIGITS = 10_000
 _MOST_NOISE = 10_000
 
 Spent = dict[tuple[float, float], int]
-"""Steps by sampling rate and noise multiplier; in which order they were taken does not matter."""
+"""Steps by sampling rate and noise multiplier; their order does not matter."""
 Divergence = Callable[[float, float, float], float]
-"""Of one step, from noise multiplier, sampling rate and order."""
+"""Divergence of one step, from noise multiplier, sampling rate and order."""
 History = tuple[tuple[float, float, int], ...]
-"""Noise multiplier, sampling rate and steps, as Opacus' accountants take them."""
+"""Noise multiplier, sampling rate and steps, in the format of Opacus' accountants."""
 
 
 @dataclass
 class Ledger:
-    """Record of the releases of each client. Its fields are plain data, and all of its state."""
+    """Record of the releases of each client. Plain data: the fields are its whole state."""
 
     accountant: str = "rdp"
     delta: float | None = None
-    """That of all releases: epsilons at different deltas cannot be compared. None before the first one."""
+    """Delta of all releases, since epsilons at different deltas are not comparable; None before the first."""
     spent: dict[int, Spent] = field(default_factory=dict)
     sampling: str = "poisson"
     discrete: bool = False
-    """Whether the noise is a discrete Gaussian: its divergences are known at whole orders, where they are
-    those of the continuous one (shifts by whole numbers leave its normalisation alone)."""
+    """True if the noise is a discrete Gaussian. Its divergences are known at whole orders, where they equal
+    those of the continuous Gaussian (shifts by whole numbers preserve its normalisation)."""
 
     def __post_init__(self) -> None:
-        """Refuse an accountant that is not there, or that does not know the mechanism."""
+        """Refuse an unknown accountant, or one that does not support the mechanism."""
         if self.sampling not in SAMPLINGS:
             raise ValueError(f"Ledger: sampling must be one of {', '.join(SAMPLINGS)}; got {self.sampling!r}")
         if self.accountant == "prv" and self.discrete:
@@ -75,7 +75,7 @@ class Ledger:
             )
 
     def charge(self, who: int, release: Release) -> None:
-        """Add a release to what client ``who`` has spent."""
+        """Add a release to the account of client ``who``."""
         if self.delta not in (None, release.delta):
             raise ValueError(f"Ledger: client {who}: delta must be {self.delta}, got {release.delta}")
         self.delta = release.delta
@@ -107,7 +107,7 @@ def calibrate(
     sampling: str = "poisson",
     discrete: bool = False,
 ) -> float:
-    """Return the smallest noise multiplier, on a grid of 1e-4, that keeps so many steps within a budget."""
+    """Return the smallest noise multiplier, on a grid of 1e-4, that keeps the given steps within a budget."""
 
     def spent(multiple: int) -> float:
         history = ((multiple / _DIGITS, sample_rate, steps),)
@@ -144,7 +144,7 @@ def _epsilon(accountant: str, history: History, delta: float, sampling: str, dis
 
 def _least_bound(history: History, delta: float, sampling: str, discrete: bool) -> float:
     if not discrete and all(rate == 1 for _, rate, _ in history):
-        # without sampling Gaussian releases are one, whose epsilon is known exactly
+        # without sampling, Gaussian releases compose to one, whose epsilon is known exactly
         signal = math.fsum(steps / sigma**2 for sigma, _, steps in history)
         shift = 2 if sampling == "fixed" else 1
         return gaussian_epsilon(shift * math.sqrt(signal), delta)
@@ -160,18 +160,18 @@ def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
     accountant = PRVAccountant()
     accountant.history = list(history)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # log(0) at a sampling rate of 1, where it is meant
+        warnings.simplefilter("ignore")  # log(0) at a sampling rate of 1 is intended
         return float(accountant.get_epsilon(delta))
 
 
 def _rdp_epsilon(history: History, delta: float) -> float:
-    """Return what Opacus' RDPAccountant would at our orders, without evaluating any that cannot count.
+    """Return the epsilon of Opacus' RDPAccountant at our orders, skipping orders that cannot be lowest.
 
-    It computes every order anew at every call, which in a run of many rounds
+    Opacus recomputes every order at every call, which in a run of many rounds
     takes longer than the training.
     """
     bound = _bound(history, delta, WHOLE_ORDERS)
-    # whole orders are quick to evaluate; of the others only some can be lower still
+    # whole orders are quick to evaluate; only some of the others can be lower
     return min(bound, _bound(history, delta, [o for o in BROKEN_ORDERS if _least_epsilon(o, delta) < bound]))
 
 
@@ -188,18 +188,18 @@ def _bound(
         return math.inf
     of_step = divergence or _divergence
     divergences = [math.fsum(n * of_step(sigma, rate, o) for sigma, rate, n in history) for o in orders]
-    if conversion == "moments":  # Abadi et al. (CCS 2016), Theorem 2, as the FL-TOP paper converts
+    if conversion == "moments":  # Abadi et al. (CCS 2016), Theorem 2: the conversion of the FL-TOP paper
         spent = zip(divergences, orders, strict=True)
         return min(cost + math.log(1 / delta) / (order - 1) for cost, order in spent)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the best order is the first or the last: still a bound
+        warnings.simplefilter("ignore")  # warns if the best order is the first or the last: still a bound
         epsilon, _ = get_privacy_spent(orders=orders, rdp=divergences, delta=delta)
     return max(0.0, float(epsilon))
 
 
 @cache
 def _least_epsilon(order: float, delta: float) -> float:
-    """Return the epsilon that this order gives for a release of nothing: it never gives less."""
+    """Return the epsilon of this order for an empty release, the least that it can give."""
     return _bound((), delta, (order,))
 
 

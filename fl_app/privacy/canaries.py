@@ -1,9 +1,9 @@
-"""Epsilon estimated from one run: canaries, and their cosine with what the run released.
+"""Epsilon estimated from one run: the cosines of canaries with the released vectors.
 
-A canary is a client whose update is a random direction, as long as clipping allows (Andrew et al., 2023). A
-random direction that took no part has a cosine of N(0, 1/d) with any released vector of d entries. Those that
-took part lie higher, by a distance that sampling, clipping and noise together leave. One run with many
-canaries measures that distance, since random directions hardly disturb each other.
+A canary is a client whose update is a random direction, as long as clipping allows (Andrew et al., 2023).
+Without participation, its cosine with any released vector of d entries follows N(0, 1/d). Canaries that took
+part have higher cosines; sampling, clipping and noise determine the distance. One run with many canaries
+measures that distance, since random directions hardly disturb each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fl_app.privacy.gaussian_privacy import EpsilonInterval
 from fl_app.seeding import SERVER, generator_for
 
 CONFIDENCE = 0.95
-"""Of the interval of an estimate."""
+"""Confidence level of an estimate's interval."""
 
 
 def canary_direction(seed: int, canary: int, size: int) -> Tensor:
@@ -29,13 +29,13 @@ def canary_direction(seed: int, canary: int, size: int) -> Tensor:
 
 
 def estimate_epsilon(cosines: Tensor, size: int, delta: float) -> EpsilonInterval:
-    """Return epsilon of Gaussian worlds as far apart as canaries with these cosines are from unseen ones.
+    """Return epsilon of Gaussian worlds at the distance of these cosines from those of unseen canaries.
 
     ``size`` is the number of entries of a direction.
     """
     if len(cosines) < 2:
         raise ValueError(f"estimate_epsilon: expected at least 2 canaries, got {len(cosines)}")
-    distances = cosines.double() * math.sqrt(size)  # unseen canaries: mean 0 and deviation 1
+    distances = cosines.double() * math.sqrt(size)  # unseen canaries have mean 0 and deviation 1
     mean = float(distances.mean())
     margin = float(ndtri((1 + CONFIDENCE) / 2) * distances.std() / math.sqrt(len(distances)))
     return EpsilonInterval.of_distances(mean - margin, mean, mean + margin, delta)

@@ -15,31 +15,31 @@ from fl_app.privacy.accounting import Ledger
 from fl_app.privacy.events import Release
 
 _ANYBODY = -1
-"""Account of an observer of the models only: for it all clients are alike."""
+"""Account of an observer of the models only, to whom all clients look alike."""
 
 
 @dataclass
 class ClientAccount:
-    """The cost of rounds of the client-level mechanism. Its fields are plain data, and all of its state."""
+    """Cost of rounds of the client-level mechanism. Plain data: the fields are its whole state."""
 
     delta: float
     limit: float | None = None
-    """The epsilon that must not be passed; None: any."""
+    """Largest epsilon allowed; None: no limit."""
     accountant: str = "rdp"
     sampling: str = "poisson"
     discrete: bool = False
     left_out: float = 0.0
-    """The chance that any of all rounds is left out since too few clients were drawn.
+    """Probability that any round is skipped because too few clients were drawn.
 
-    Whether a round stands still may depend on one client. Apart from that event the rounds are those that
-    are accounted for, so it adds at most ``(1 + exp(epsilon)) left_out`` to delta: half of it is set aside.
+    One client may decide whether a round is skipped. Outside of that event the account covers all rounds,
+    so the event adds at most ``(1 + exp(epsilon)) left_out`` to delta: half of delta is reserved for it.
     """
     models: Ledger = field(init=False)
     server: dict[int, float] = field(default_factory=dict)
     """By client, the sum of ``1 / multiplier^2`` over its rounds."""
 
     def __post_init__(self) -> None:
-        """Refuse a budget that nothing could keep, and open the books."""
+        """Refuse a budget that no round can keep, and open the ledger."""
         if not 0 < self.delta < 1:
             raise ValueError(f"ClientAccount: delta must be in (0, 1), got {self.delta}")
         if self.limit is not None and not self.limit > 0:
@@ -47,11 +47,11 @@ class ClientAccount:
         self.models = self._ledger()
 
     def allows(self, *, rate: float, multiplier: float) -> bool:
-        """Say whether one more round stays within the limit; ask before anything is sent."""
+        """Return whether one more round stays within the limit; call it before sending anything."""
         return self.limit is None or self.after(rate=rate, multiplier=multiplier) <= self.limit
 
     def after(self, *, rate: float, multiplier: float) -> float:
-        """Return the epsilon that there would be after one more round."""
+        """Return the epsilon after one more round."""
         ahead = self._ledger()
         ahead.delta, ahead.spent = (
             self.models.delta,
@@ -65,8 +65,8 @@ class ClientAccount:
     ) -> None:
         """Charge a round.
 
-        ``cohort`` holds all clients that were asked, also those that did not answer: the
-        answer may have been lost on the way. A draw that was skipped because too few were
+        ``cohort`` holds all invited clients, including those that did not answer: the
+        answer may have been lost on the way. A round that was skipped because too few were
         drawn has no cohort and is still charged: the unchanged model can be observed.
         A round that was restarted after unmasking had begun is charged twice.
         """
@@ -83,7 +83,7 @@ class ClientAccount:
 
     @property
     def accounted_delta(self) -> float:
-        """Return the delta at which rounds are accounted for: half of it, if rounds may be left out."""
+        """Return the delta of the accounting: half of the whole delta if rounds may be skipped."""
         return self.delta / 2 if self.left_out else self.delta
 
     def _with_left_out(self, epsilon: float) -> float:
@@ -95,11 +95,11 @@ class ClientAccount:
 
     @property
     def epsilon_server(self) -> float | None:
-        """Return the cost against the server, of the client that lost most.
+        """Return the cost against the server, for the client with the largest cost.
 
-        Gaussian releases without sampling compose to one, whose squared signal to noise
-        is the sum of theirs: so one number a client says who lost most. The server sees the
-        models too, so it never knows less than an observer of the models only.
+        Gaussian releases without sampling compose to one whose squared signal-to-noise ratio
+        is the sum of theirs, so one number per client suffices. The server sees the models too,
+        so it never knows less than an observer of the models only.
         """
         if self.epsilon is None or not self.server:
             return self.epsilon

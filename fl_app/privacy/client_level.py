@@ -1,7 +1,7 @@
 """Client-level Gaussian mechanism, applied by a client to its values before sending.
 
 The guarantee covers all data of one client (Kerkouche et al., UAI 2021, Algorithm 3, lines 25 and 26).
-Every client counts the same, whatever the number of its samples, which would itself be private.
+All clients have the same weight, because the number of a client's samples is itself private.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def clip_and_share(values: Tensor, *, clip: float, multiplier: float, noise: Noi
     """Scale ``values`` to an L2 norm of at most ``clip``, then add this client's share of the noise.
 
     ``multiplier`` is the share's standard deviation over ``clip``
-    (`NoiseShares.local`). The result is in double precision on the CPU: it has to
-    be rounded before it is sent, see `normal_noise`.
+    (`NoiseShares.local`). The result is in double precision on the CPU: round it
+    before sending, see `normal_noise`.
 
-    Values that are not finite become 0. No error: that a client refused would
-    itself tell about its data.
+    Values that are not finite become 0. They raise no error: a refusal would itself
+    leak something about the client's data.
     """
     if not 0 < clip < math.inf:
         raise ValueError(f"clip_and_share: clip must be a finite number above 0, got {clip}")
@@ -40,5 +40,5 @@ def clip_vector(values: Tensor, clip: float) -> Tensor:
     norm = float(torch.linalg.vector_norm(values))
     if not math.isfinite(norm):
         return torch.zeros_like(values)
-    # a few roundings below the bound, so that the products' own rounding does not exceed it
+    # slightly below the bound, so that rounding of the products cannot exceed it
     return values if norm <= clip else values * (clip / norm * (1 - 4 * torch.finfo(torch.float64).eps))

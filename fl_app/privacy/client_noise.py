@@ -1,4 +1,4 @@
-"""Settings and duties that all mechanisms of client-level differential privacy have in common."""
+"""Interface and settings shared by all mechanisms of client-level differential privacy."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from fl_app.privacy.normal_noise import Noise, replayable_noise, secure_noise
 class ClientNoise(ABC):
     """A client-level mechanism with a budget.
 
-    Server and clients each make it from the same settings: a client does not have to
-    be told by the server how much noise there is to be shared.
+    Server and clients each build it from the same settings, so a client need not trust the
+    server for the amount of noise.
     """
 
     rounds: int
     rate: float
-    """The chance of a client to be in a round, or the share of rounds that it is in."""
+    """Probability that a client is in a round, or the share of rounds that it is in."""
     clients: int
     epsilon: float | None = 1.0
-    """The budget, at which training stops; None: there is none."""
+    """Budget at which training stops; None: no budget."""
     delta: float = 1e-5
     noise_multiplier: float | None = None
-    """None: the multiplier that makes the budget last for all rounds."""
+    """Noise multiplier; None: calibrated so that the budget lasts for all rounds."""
     clip: float | None = None
-    """None: learnt from public samples."""
+    """Clipping bound; None: learnt from public samples."""
     secure: bool | str = "auto"
     """True if noise and draws come from the operating system. Only simulations may set false."""
     canaries: int = 0
-    """Random updates in a simulation beside those of clients, by which epsilon is measured."""
+    """Number of random updates that a simulation adds to measure epsilon."""
     thresholds: bool = False
-    """Whether secure aggregation hides sums of few clients; noise is then in whole numbers."""
+    """True if secure aggregation hides sums of few clients; the noise is then in whole numbers."""
     min_clients: int = 2
-    """With secure aggregation a round with fewer clients is left out."""
+    """With secure aggregation, rounds with fewer clients are skipped."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client."""
@@ -77,7 +77,7 @@ class ClientNoise(ABC):
     @property
     @abstractmethod
     def adjacency(self) -> str:
-        """What the epsilon of the models compares."""
+        """Neighbouring federations that the epsilon of the models compares."""
 
     @property
     @abstractmethod
@@ -91,38 +91,37 @@ class ClientNoise(ABC):
 
     @property
     def separation(self) -> int | None:
-        """Rounds from one turn of a client to its next; None: clients are drawn at random.
+        """Rounds from one turn of a client to the next; None: clients are drawn at random.
 
-        Clients that take turns add no noise of their own: the server adds noise that is correlated over
-        rounds.
+        Clients that take turns add no noise: the server adds noise that is correlated over rounds.
         """
         return None
 
     @property
     def assumed_honest(self) -> float | None:
-        """Share of each cohort that must not tell the server its noise; None: no epsilon depends on it."""
+        """Share of each cohort that must keep its noise from the server; None: no epsilon depends on it."""
         return None
 
     @property
     def fixed_size(self) -> bool:
-        """Whether a set number of clients is drawn, by the strategy's own draw."""
+        """True if the strategy itself draws a fixed number of clients."""
         return False
 
     @abstractmethod
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
-        """Return how a cohort shares the noise, with the threshold of secure aggregation or without any."""
+        """Return a cohort's shares of the noise, given the threshold of secure aggregation or None."""
 
     @abstractmethod
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
-        """Return those of ``clients`` who take part, whatever their number."""
+        """Return those of ``clients`` that take part; there may be any number."""
 
     @abstractmethod
     def divisor(self, counted: int) -> float:
-        """Return what turns a sum over ``counted`` clients into a step of the model."""
+        """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""
 
     @property
     def largest_cohort(self) -> int:
-        """The most that can share the noise of a round."""
+        """Most clients that can share the noise of a round."""
         return self.clients + self.canaries
 
     @property
@@ -141,7 +140,7 @@ class ClientNoise(ABC):
         return grid.protect(clip_vector(values, grid.clip), self._bits(generator))
 
     def missing(self, count: int, *, deviation: float, generator: torch.Generator) -> Tensor:
-        """Return noise for those whose vector is not in a sum, in double precision."""
+        """Return noise in place of clients whose vector is not in a sum, in double precision."""
         return deviation * self._noise(generator)(count)
 
     def missing_whole(self, count: int, grid: NoiseGrid, generator: torch.Generator) -> Whole:

@@ -1,8 +1,8 @@
-"""Rounding of a clipped vector to whole numbers, with a bound of what that does to its length.
+"""Rounding of a clipped vector to whole numbers, with a bound on its length afterwards.
 
-Each entry is rounded up or down at random, so that its expectation stays. That can lengthen a vector, and
-a longer vector needs more noise. So the rounding is drawn again until the length is within a bound that
-hardly ever fails (Kairouz, Liu and Steinke, ICML 2021, Proposition 22). The bound depends on settings alone.
+Each entry is rounded up or down at random and keeps its expectation. That can lengthen a vector, and a longer
+vector needs more noise. So the rounding is drawn again until the length is within a bound
+(Kairouz, Liu and Steinke, ICML 2021, Proposition 22). The bound depends on settings alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from fl_app.privacy.discrete_gaussian import Bits, system_bits
 
 BETA = math.exp(-0.5)
-"""The chance that one rounding is drawn again, at most; the authors' choice. It biases the mean slightly."""
+"""Largest probability that a rounding is drawn again; the authors' choice. It biases the mean slightly."""
 
 
 def rounded_norm(norm: float, size: int, beta: float = BETA) -> float:
-    """Return the largest length after rounding of a vector that is at most ``norm`` long, in steps."""
+    """Return the largest length, in steps, of a rounded vector that was at most ``norm`` long."""
     if not norm > 0 or size < 1 or not 0 < beta < 1:
         raise ValueError(
             f"rounded_norm: expected norm > 0, size >= 1 and beta in (0, 1), got {norm}, {size}, {beta}"
@@ -31,7 +31,7 @@ def rounded_norm(norm: float, size: int, beta: float = BETA) -> float:
 def round_conditionally(
     values: NDArray[np.float64], norm: float, beta: float = BETA, bits: Bits = system_bits
 ) -> NDArray[np.int64]:
-    """Round a vector, which is at most ``norm`` long, at random; no result exceeds `rounded_norm`."""
+    """Round a vector of length at most ``norm`` at random; the result never exceeds `rounded_norm`."""
     largest = rounded_norm(norm, values.size, beta) ** 2
     floor = np.floor(values)
     rest = values - floor

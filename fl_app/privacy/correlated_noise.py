@@ -1,14 +1,14 @@
 """Noise that is correlated over rounds, for clients that take turns: DP-FTRL with a banded factor.
 
-A model is the sum of all rounds so far, and so is its noise. Each round therefore takes back a part of the
-noise of the rounds before it (matrix factorisation; Denisov et al., 2022). The factor C is the banded square
+A model is the sum of all rounds so far, and so is its noise. Each round therefore cancels a part of the
+noise of earlier rounds (matrix factorisation; Denisov et al., 2022). The factor C is the banded square
 root of the matrix of prefix sums (Kalinin and Lampert, 2024): a lower triangular Toeplitz matrix with the
 first coefficients of ``(1 - x)^(-1/2)``. With fresh noise z, the noise of the rounds is ``C^-1 z``.
 
 Given the releases so far, a round releases row t of ``C x + z``, where ``x`` are the sums of the clients'
-vectors. There are as many bands as rounds between two turns of a client, so a row has at most one vector of
-each client. A client whose turn was j rounds ago counts in it with ``c_j``: a Gaussian mechanism, and these
-compose by the squares of ``c_j / sigma``, however the vectors depend on earlier releases.
+vectors. The number of bands equals the rounds between two turns of a client, so a row has at most one vector
+of each client. A client whose turn was j rounds ago has the weight ``c_j``. Each row is a Gaussian mechanism;
+the squares of ``c_j / sigma`` add up, however the vectors depend on earlier releases.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def band(separation: int) -> tuple[float, ...]:
 
 @cache
 def squared_sensitivity(separation: int, rounds: int) -> float:
-    """Return the squared sensitivity of so many rounds, in squared clipping bounds.
+    """Return the squared sensitivity of the given rounds, in squared clipping bounds.
 
-    It is that of a client whose turn is in the first round and in every ``separation``-th one after it.
+    The maximum belongs to a client that takes part in the first and every ``separation``-th later round.
     """
     squares = [coefficient**2 for coefficient in band(separation)]
     whole, rest = divmod(rounds, separation)
@@ -42,7 +42,7 @@ def squared_sensitivity(separation: int, rounds: int) -> float:
 
 
 class NoiseStream:
-    """The noise of successive rounds. Whoever sees ``past`` can subtract it: it must stay secret."""
+    """Noise of successive rounds. ``past`` must stay secret: an observer could subtract it."""
 
     def __init__(self, separation: int) -> None:
         self._band = band(separation)

@@ -1,9 +1,9 @@
 """The discrete Gaussian, sampled exactly from random bits.
 
 The probability of a whole number x is proportional to ``exp(-x^2 / (2 variance))``. Sampling follows Canonne,
-Kamath and Steinke (NeurIPS 2020): a discrete Laplace proposal, accepted by a coin whose chance is
-``exp(-gamma)`` for a rational gamma. Every comparison is between whole numbers, so no rounding of floats
-can shift a probability, and nothing of a float's grid shows in the result (Mironov, CCS 2012).
+Kamath and Steinke (NeurIPS 2020): a discrete Laplace proposal, accepted with probability
+``exp(-gamma)`` for a rational gamma. All comparisons use whole numbers, so float rounding cannot shift a
+probability, and the result does not expose the grid of floats (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 Bits = Callable[[int], NDArray[np.uint64]]
-"""Returns so many independent words of 64 random bits."""
+"""Source of random bits: returns the requested count of independent 64-bit words."""
 
 LARGEST_VARIANCE = 1 << 28
-"""Above it, products of the rejection step would no longer fit into 64 bits."""
+"""Largest variance for which products of the rejection step fit into 64 bits."""
 
 Whole = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
@@ -46,7 +46,7 @@ def seeded_bits(generator: torch.Generator) -> Bits:
 def sample_discrete_gaussian(variance: int, count: int, bits: Bits = system_bits) -> Whole:
     """Return ``count`` independent numbers of the discrete Gaussian with mean 0.
 
-    ``variance`` is the parameter of the density. From 1 on, it is the variance, too, within 1e-6.
+    ``variance`` is the parameter of the density. From 1 on, it equals the true variance within 1e-6.
     """
     if isinstance(variance, bool) or not isinstance(variance, int) or not 1 <= variance <= LARGEST_VARIANCE:
         raise ValueError(
@@ -85,7 +85,7 @@ def _discrete_laplace(scale: int, count: int, bits: Bits) -> Whole:
 
 
 def _geometric(count: int, bits: Bits) -> Whole:
-    """Return how often a coin of chance ``exp(-1)`` falls before it first does not."""
+    """Return the number of successes with probability ``exp(-1)`` before the first failure."""
     successes = np.zeros(count, np.int64)
     going = np.arange(count)
     while going.size:
@@ -95,8 +95,8 @@ def _geometric(count: int, bits: Bits) -> Whole:
 
 
 def _coin_exp_of_square(root: Whole, denominator: int, bits: Bits) -> _Flags:
-    """Throw coins of chance ``exp(-root^2 / denominator)``: whole units of the exponent one by one."""
-    # root^2 exceeds 64 bits for proposals far out: those are the few that take Python's own numbers
+    """Flip coins of probability ``exp(-root^2 / denominator)``, one whole unit of the exponent at a time."""
+    # root^2 exceeds 64 bits for the few proposals far out: these use Python's own integers
     units, rest = np.empty(root.size, np.int64), np.empty(root.size, np.uint64)
     near = root < (1 << 31)
     square = root[near].astype(np.uint64) ** np.uint64(2)
@@ -115,10 +115,10 @@ def _coin_exp_of_square(root: Whole, denominator: int, bits: Bits) -> _Flags:
 
 
 def _coin_exp(numerator: NDArray[np.uint64], denominator: int, bits: Bits) -> _Flags:
-    """Throw coins of chance ``exp(-numerator / denominator)``, for exponents of at most 1.
+    """Flip coins of probability ``exp(-numerator / denominator)``, for exponents of at most 1.
 
-    By von Neumann's series: throw coins of chance gamma, gamma / 2, gamma / 3 … until one does not
-    fall; the number of throws is odd with the wanted chance.
+    Von Neumann's series: flip coins of probability gamma, gamma / 2, gamma / 3 … until one fails;
+    the number of flips is odd with the wanted probability.
     """
     odd = np.empty(numerator.size, bool)
     going = np.arange(numerator.size)
@@ -132,14 +132,14 @@ def _coin_exp(numerator: NDArray[np.uint64], denominator: int, bits: Bits) -> _F
 
 
 def _coin(numerator: NDArray[np.uint64], denominator: int, bits: Bits) -> _Flags:
-    """Throw coins of chance ``numerator / denominator``."""
+    """Flip coins of probability ``numerator / denominator``."""
     return _below(denominator, numerator.size, bits) < numerator
 
 
 def _below(limit: int, count: int, bits: Bits) -> NDArray[np.uint64]:
-    """Return whole numbers that are uniform below a limit, by rejection of the uneven rest."""
+    """Return uniform whole numbers below a limit, by rejection sampling."""
     drawn = np.array(bits(count))
-    uneven = np.uint64((1 << 64) % limit)  # so many words more would make small numbers likelier
+    uneven = np.uint64((1 << 64) % limit)  # these extra words would make small numbers likelier
     while (again := np.flatnonzero(drawn < uneven)).size:
         drawn[again] = bits(again.size)
     return drawn % np.uint64(limit)

@@ -1,9 +1,9 @@
-"""Epsilon measured from outside: how well an observer of releases tells a client's presence from its absence.
+"""Empirical epsilon: an observer of releases tells a client's presence from its absence.
 
 An observer runs a mechanism many times in both worlds and reduces each release to one number. A threshold on
-it errs with a rate of false alarms and a rate of misses, and differential privacy forbids both to be small.
-So the rates that were measured refute every epsilon that is too small. The measurement proves a leak, never
-its absence: another statistic may see more.
+it has a rate of false alarms and a rate of misses; under differential privacy they cannot both be small.
+The measured rates therefore refute every epsilon that is too small. The measurement can prove a leak, never
+its absence: another statistic may detect more.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _Rates = tuple[_Floats, _Floats, _Floats]
 
 @dataclass(frozen=True)
 class Distinguished:
-    """Evidence against too small an epsilon. Each of its limits holds with the confidence asked for."""
+    """Evidence against too small an epsilon. Each limit holds with the requested confidence."""
 
     trials: int
-    """In each world; half of them choose the threshold, the others count."""
+    """Trials in each world; half of them choose the threshold, the other half measure."""
     delta: float
     confidence: float
     lower_bound: float
-    """Of epsilon, whatever the mechanism."""
+    """Lower bound of epsilon for any mechanism."""
     distance: tuple[float, float]
-    """Interval of mu, the distance of Gaussian worlds in which this threshold errs as often.
+    """Interval of mu, the distance of Gaussian worlds with the same error rates.
 
-    Above its lower end the claim of mu-Gaussian privacy is refuted, whatever the mechanism.
+    The lower end refutes every claim of mu-Gaussian privacy with a smaller mu, for any mechanism.
     """
     gaussian: EpsilonInterval
-    """Epsilon of Gaussian worlds that far apart: the mechanism's own if its noise is Gaussian."""
+    """Epsilon of Gaussian worlds at that distance; that of the mechanism if its noise is Gaussian."""
 
     def refutes(self, distance: float) -> bool:
-        """Say whether the worlds cannot be as close as ``distance``."""
+        """Return whether the evidence rules out worlds as close as ``distance``."""
         return self.distance[0] > distance
 
 
@@ -59,14 +59,14 @@ def along(direction: Tensor) -> Statistic:
 
 
 def energy(release: Tensor) -> float:
-    """Return the squared norm, which tells worlds apart whose noise differs in size."""
+    """Return the squared norm, which separates worlds whose noise differs in size."""
     return float(release.double().square().sum())
 
 
 def distinguish(
     release: Release, statistic: Statistic, *, trials: int, delta: float, confidence: float = 0.95
 ) -> Distinguished:
-    """Run ``release`` so many times in each world, and measure how far ``statistic`` tells them apart."""
+    """Run ``release`` repeatedly in each world, and measure how well ``statistic`` separates them."""
     if trials < 4 or not 0 < delta < 1 or not 0 < confidence < 1:
         raise ValueError(
             "distinguish: expected trials >= 4, delta and confidence in (0, 1), "
@@ -80,7 +80,7 @@ def distinguish(
     middle = np.array([(np.median(absent[:half]) + np.median(present[:half])) / 2])
 
     def rates(thresholds: _Floats, part: slice) -> tuple[_Rates, _Rates]:
-        # two rates with two limits each: a quarter of the allowed error for every one
+        # two rates with two limits each: each gets a quarter of the allowed error
         tail = (1 - confidence) / 4
         alarms = (absent[None, part] >= thresholds[:, None]).sum(1)
         misses = (present[None, part] < thresholds[:, None]).sum(1)
@@ -105,22 +105,22 @@ def distinguish(
 
 
 def _clopper_pearson(errors: NDArray[np.int64], count: int, tail: float) -> _Rates:
-    """Return limits of a rate, each wrong with chance ``tail``, if ``errors`` of ``count`` were seen."""
+    """Return limits of a rate from ``errors`` of ``count``, each wrong with probability ``tail``."""
     low = np.where(errors > 0, beta.ppf(tail, np.maximum(errors, 1), count - errors + 1), 0.0)
     high = np.where(errors < count, beta.ppf(1 - tail, errors + 1, np.maximum(count - errors, 1)), 1.0)
     return low, errors / count, high
 
 
 def _epsilon(alarms: _Floats, misses: _Floats, delta: float) -> _Floats:
-    """Return the smallest epsilon that allows these rates of errors."""
+    """Return the smallest epsilon that allows these error rates."""
     ratios = np.maximum((1 - delta - misses) / alarms, (1 - delta - alarms) / misses)
     epsilon: _Floats = np.log(np.maximum(ratios, 1.0))
     return epsilon
 
 
 def _distance(alarms: _Floats, misses: _Floats) -> _Floats:
-    """Return how far apart Gaussian worlds are in which a threshold has these rates of errors."""
+    """Return the distance of Gaussian worlds in which a threshold has these error rates."""
     apart = -ndtri(alarms) - ndtri(misses)
-    # an empty rate beside a full one says nothing
+    # a rate of 0 beside a rate of 1 carries no evidence
     distance: _Floats = np.where(np.isnan(apart), -math.inf, apart)
     return distance

@@ -1,9 +1,9 @@
-"""Random numbers that protect somebody: seeded ones in simulations, else the operating system's.
+"""Random numbers that privacy depends on: seeded in simulations, else from the operating system.
 
-Whoever knows a run's seed can draw the same numbers again and subtract them. torch's own generators are
-no way out without a seed: they are seeded by 32 bits, and their state follows from some numbers that were
-seen. `OwnDraws` is a generator by type, for all that wants one; the functions here know it and take its
-numbers from the operating system one by one.
+Whoever knows a run's seed can draw the same numbers again and subtract them. Unseeded
+torch generators do not help: their seed has 32 bits, and some observed numbers reveal their state. `OwnDraws`
+has the type of a generator, for callers that need one; the functions here recognise it and draw each number
+from the operating system.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fl_app.seeding import unpredictable_state
 
 
 class OwnDraws(torch.Generator):
-    """A generator whose numbers nobody can draw again."""
+    """Generator whose numbers cannot be replayed."""
 
     def __init__(self) -> None:
         super().__init__()
-        # for draws that protect nobody, such as the choice of an augmentation: 624 words instead of one seed
+        # for draws that protect nobody, such as augmentation choices: 624 words instead of one seed
         self.set_state(unpredictable_state())
 
 
@@ -33,7 +33,7 @@ def normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def exponential(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return numbers of the exponential law with mean 1, of the shape and type of ``like``."""
+    """Return exponential numbers with mean 1, of the shape and type of ``like``."""
     if isinstance(generator, OwnDraws):
         drawn = -torch.log1p(-secure_uniform(like.numel()))
         return drawn.to(like.dtype).view(like.shape).to(like.device)

@@ -11,14 +11,14 @@ class Release:
     """Some steps of the Gaussian mechanism on Poisson-drawn records."""
 
     sample_rate: float
-    """The chance of a record to be in a step."""
+    """Probability that a record is in a step."""
     noise_multiplier: float
     """The noise's standard deviation over the clipping bound."""
     steps: int
     delta: float
 
     def __post_init__(self) -> None:
-        """Refuse a record that no mechanism could have released: it would be accounted for as harmless."""
+        """Refuse values that no mechanism can have: the accountant would treat them as harmless."""
         if not 0 < self.sample_rate <= 1:
             raise ValueError(f"Release: sample_rate must be in (0, 1], got {self.sample_rate}")
         if not 0 <= self.noise_multiplier < math.inf:

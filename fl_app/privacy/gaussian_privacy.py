@@ -29,7 +29,7 @@ class EpsilonInterval:
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Return the exact epsilon of worlds that are ``distance`` apart (Balle and Wang, 2018, Theorem 8)."""
+    """Return the exact epsilon of worlds at a given ``distance`` (Balle and Wang, 2018, Theorem 8)."""
     if not 0 < delta < 1:
         raise ValueError(f"gaussian_epsilon: delta must be in (0, 1), got {delta}")
     if distance <= 0:
@@ -43,7 +43,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # the loss is normal with mean mu^2 / 2 and deviation mu: beyond this point its tail is below delta
+    # the loss is normal with mean mu^2 / 2 and deviation mu: its tail beyond this point is below delta
     largest = distance**2 / 2 + distance * math.sqrt(2 * math.log(1 / delta))
     return float(brentq(excess, 0.0, largest, xtol=1e-12))
 

@@ -1,9 +1,9 @@
-"""Privacy loss of the Gaussian mechanism on a set number of clients, drawn without replacement.
+"""Privacy loss of the Gaussian mechanism on a fixed number of clients, drawn without replacement.
 
 Neighbouring federations differ in the data of one client (replace one), so a sum may change by twice the
 clipping bound. At rate r, one step that is (e, d)-private without sampling is (e', r d)-private with
 ``exp(e') = 1 + r (exp(e) - 1)`` (Balle, Barthe and Gaboardi, 2018, Theorem 10). The relation is symmetric,
-which gives the profile below e' = 0. A profile is that of a pair of distributions, and these compose (Zhu,
+which gives the profile below e' = 0. Each profile belongs to a pair of distributions, and pairs compose (Zhu,
 Dong and Wang, 2022). The pair is discretised on the safe side: its profile is the chord of the exact one
 between points of a grid (Doroshenko et al., 2022). Steps are composed by Fourier transforms.
 """
@@ -23,13 +23,13 @@ _Floats = NDArray[np.float64]
 _STEP = 1e-3
 """Distance of two losses on the grid."""
 _TAIL = 1e-4
-"""The share of delta that losses outside of the grid may have."""
+"""Share of delta reserved for losses outside of the grid."""
 _SLOPES = np.geomspace(0.05, 500, 60)
 """Exponents of the bounds on tails."""
 
 
 def epsilon_without_replacement(steps: Sequence[tuple[float, float, int]], delta: float) -> float:
-    """Return epsilon of steps, given as noise multiplier, rate and how many there are."""
+    """Return epsilon of steps, given as noise multiplier, rate and count."""
     lost = _TAIL * delta / (2 * sum(count for _, _, count in steps))
     single = [(_discretise(sigma, rate, lost), count) for sigma, rate, count in steps]
     widest = max(_reach(single, _TAIL * delta), *(len(masses) // 2 * _STEP for (masses, _), _ in single))
@@ -42,7 +42,7 @@ def epsilon_without_replacement(steps: Sequence[tuple[float, float, int]], delta
         beyond += count * infinite
         rounding += count * np.finfo(np.float64).eps * math.log2(size)
     composed = np.roll(irfft(spectrum, size), half)[: 2 * half + 1].clip(0)
-    # a transform's rounding errors are small against the largest mass, and are counted at every loss
+    # rounding errors of a transform are small against the largest mass; add them at every loss
     beyond += rounding * float(composed.max()) * math.sqrt(size)
     return _solve(_grid(half), composed, delta - beyond)
 
@@ -63,7 +63,7 @@ def _profile(epsilons: _Floats, sigma: float, rate: float) -> _Floats:
 
 
 def _discretise(sigma: float, rate: float, lost: float) -> tuple[_Floats, float]:
-    """Return masses of the losses -n..n times the step, and that of an infinite one, about ``lost``."""
+    """Return masses of the losses -n..n times the step, and of an infinite loss (about ``lost``)."""
     half = 1
     while _profile(np.array([half * _STEP]), sigma, rate)[0] > lost:
         half *= 2
@@ -76,7 +76,7 @@ def _discretise(sigma: float, rate: float, lost: float) -> tuple[_Floats, float]
 
 
 def _reach(single: Sequence[tuple[tuple[_Floats, float], int]], tail: float) -> float:
-    """Return a loss that the sum of all steps exceeds, up or down, with a chance of ``tail`` each."""
+    """Return a loss that the sum of all steps exceeds with probability ``tail`` on each side."""
     reach = 0.0
     for sign in (-1.0, 1.0):
         logs = np.zeros(len(_SLOPES))
@@ -89,7 +89,7 @@ def _reach(single: Sequence[tuple[tuple[_Floats, float], int]], tail: float) -> 
 
 
 def _around_zero(masses: _Floats, size: int) -> _Floats:
-    """Return masses with that of the loss 0 in front, those of negative losses at the end."""
+    """Return masses reordered: the loss 0 first, negative losses last."""
     half = len(masses) // 2
     wrapped = np.zeros(size)
     wrapped[: half + 1] = masses[half:]

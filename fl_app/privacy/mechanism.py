@@ -17,7 +17,7 @@ from fl_app.privacy.noise_shares import NoiseShares
 
 
 def no_noise() -> None:
-    """Return nothing: no differential privacy."""
+    """Return None: no differential privacy."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ClientLevel(ClientNoise):
     sampling: str = "poisson"
     accountant: str = "rdp"
     honest: float = 1.0
-    """Share of each cohort that is assumed not to tell the server its noise, under secure aggregation."""
+    """Assumed share of each cohort that keeps its noise from the server, under secure aggregation."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client, or that contradict each other."""
@@ -41,7 +41,7 @@ class ClientLevel(ClientNoise):
                 "ClientLevel: canaries are drawn by coins: take sampling=poisson, "
                 f"got canaries={self.canaries}"
             )
-        self.account()  # refuses a budget that nothing could keep
+        self.account()  # refuses a budget that no round can keep
         if self.epsilon is not None and (1 + math.exp(self.epsilon)) * self.left_out > self.delta / 2:
             raise ValueError(
                 f"ClientLevel: with {self.clients} clients at rate {self.rate:g}, fewer than "
@@ -68,19 +68,19 @@ class ClientLevel(ClientNoise):
 
     @property
     def left_out(self) -> float:
-        """The chance that any round is left out since coins drew too few clients for secure aggregation."""
+        """Probability that any round is skipped because too few clients were drawn for secure aggregation."""
         if not self.thresholds or self.sampling != "poisson":
             return 0.0
         return min(1.0, self.rounds * chance_below(self.clients, self.rate, self.min_clients))
 
     @property
     def assumed_honest(self) -> float | None:
-        """Share of each cohort that must not tell the server its noise; None: no epsilon depends on it."""
+        """Share of each cohort that must keep its noise from the server; None: no epsilon depends on it."""
         return self.honest if self.thresholds else None
 
     @property
     def fixed_size(self) -> bool:
-        """Whether a set number of clients is drawn, by the strategy's own draw."""
+        """True if the strategy itself draws a fixed number of clients."""
         return self.sampling == "fixed"
 
     @property
@@ -90,7 +90,7 @@ class ClientLevel(ClientNoise):
 
     @property
     def adjacency(self) -> str:
-        """What the epsilon of the models compares."""
+        """Neighbouring federations that the epsilon of the models compares."""
         return ADJACENCY[self.sampling]
 
     @property
@@ -99,19 +99,19 @@ class ClientLevel(ClientNoise):
         return "distributed discrete Gaussian" if self.thresholds else "Gaussian"
 
     def account(self) -> ClientAccount:
-        """Open the books."""
+        """Open the privacy account."""
         return ClientAccount(
             self.delta, self.epsilon, self.accountant, self.sampling, self.thresholds, self.left_out
         )
 
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
-        """Return how a cohort shares the noise, with the threshold of secure aggregation or without any."""
+        """Return a cohort's shares of the noise, given the threshold of secure aggregation or None."""
         return NoiseShares(self.sigma, cohort, threshold, self.honest)
 
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
-        """Return those of ``clients`` whose coin fell: Poisson sampling."""
+        """Return a Poisson sample of ``clients``."""
         return draw_poisson(clients, self.rate, generator if self.replayable else None)
 
     def divisor(self, counted: int) -> float:
-        """Return what turns a sum over ``counted`` clients into a step of the model."""
+        """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""
         return mean_divisor(self.sampling, rate=self.rate, clients=self.clients, counted=counted)

@@ -1,8 +1,8 @@
-"""Whole numbers for a clipped vector and its noise, as secure aggregation sums them.
+"""Grid of whole numbers for a clipped vector and its noise, which secure aggregation sums.
 
 A client rounds its clipped vector to multiples of a step and adds discrete Gaussian noise (the distributed
 discrete Gaussian of Kairouz, Liu and Steinke, ICML 2021). Rounding may lengthen the vector a little; the
-noise grows with that bound, so the noise multiplier is the one that is accounted for. The sum wraps around
+noise grows with that bound, so the accounted noise multiplier stays correct. The sum wraps around
 modulo a power of two, which costs no privacy; the range makes that practically impossible.
 
 A sum of n discrete Gaussians is not quite a discrete Gaussian: their Rényi divergences differ by at most
@@ -22,7 +22,7 @@ from fl_app.privacy.conditional_rounding import round_conditionally, rounded_nor
 from fl_app.privacy.discrete_gaussian import LARGEST_VARIANCE, Bits, Whole, sample_discrete_gaussian
 
 SMALLEST_VARIANCE = 15**2
-"""Of one client's noise, in squared steps."""
+"""Smallest variance of one client's noise, in squared steps."""
 MOST_INFLATION = 1.02
 """Rounding may lengthen a vector, and so the noise, by 2 % at most."""
 REACH = 10.0
@@ -32,19 +32,19 @@ _STEPS = tuple(2**i for i in range(4, 14))
 
 @dataclass(frozen=True)
 class NoiseGrid:
-    """One client's numbers: all of it follows from settings, nothing from data."""
+    """Grid and noise of one client, which depend on settings alone, never on data."""
 
     step: float
     clip: float
     size: int
     variance: int
-    """Of one client's share of the noise, in squared steps."""
+    """Variance of one client's share of the noise, in squared steps."""
 
     @classmethod
     def fit(cls, *, clip: float, multiplier: float, size: int) -> NoiseGrid:
         """Return the coarsest grid on which rounding lengthens a vector by `MOST_INFLATION` at most.
 
-        ``multiplier`` is that of one client's share.
+        ``multiplier`` is the noise multiplier of one client's share.
         """
         for steps in _STEPS:
             step = clip * multiplier / steps
@@ -54,7 +54,7 @@ class NoiseGrid:
 
     @classmethod
     def of_step(cls, step: float, *, clip: float, multiplier: float, size: int) -> NoiseGrid:
-        """Return the grid with a given step: the noise follows from it, so no step protects less."""
+        """Return the grid with a given step; the noise adapts to it, so no step weakens the protection."""
         if not (0 < step < math.inf and 0 < clip < math.inf and 0 < multiplier < math.inf):
             raise ValueError(
                 "NoiseGrid: step, clip and multiplier must be finite and above 0, "
@@ -69,7 +69,7 @@ class NoiseGrid:
         return cls(step, clip, size, variance)
 
     def bound(self, cohort: int) -> float:
-        """Return how much of the sum's range one client needs."""
+        """Return the part of the sum's range that one client needs."""
         return self.clip + self.step * (1 + REACH * math.sqrt(self.variance / cohort))
 
     def protect(self, values: Tensor, bits: Bits) -> Whole:
@@ -79,7 +79,7 @@ class NoiseGrid:
         return rounded + sample_discrete_gaussian(self.variance, self.size, bits)
 
     def shares(self, count: int, bits: Bits) -> Whole:
-        """Return the noise of ``count`` shares, for those whose vector is not in a sum."""
+        """Return the noise of ``count`` shares, in place of clients whose vector is not in a sum."""
         total = np.zeros(self.size, np.int64)
         for _ in range(count):
             total += sample_discrete_gaussian(self.variance, self.size, bits)

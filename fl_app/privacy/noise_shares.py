@@ -1,11 +1,11 @@
-"""Shares of a round's noise: one per client of the cohort, and how much of it an observer faces.
+"""Shares of a round's noise: one per client of the cohort, and the noise against each observer.
 
 No client adds all the noise that a model needs: each adds a share, and the sum of the shares hides any one
 client (Kerkouche et al., UAI 2021, §3.2). Noise multipliers are standard deviations over the clipping bound.
 
-The noise of a released sum must not depend on who took part: in thousands of coordinates a variance can be
-seen well, and would tell of a client's presence. So the server adds the shares of those whose vector is not
-in the sum. Every released sum then carries the same noise, whatever the cohort and whoever drops out.
+The noise of a released sum must not depend on the participants: thousands of coordinates expose its variance,
+which would reveal a client's presence. So the server adds the shares of clients whose vector is not in the
+sum. Every released sum then carries the same noise, for any cohort and any dropouts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class NoiseShares:
     cohort: int
     """Number of clients in the participant list."""
     threshold: int | None = None
-    """Of secure aggregation; None: there is none, and the server sees every update."""
+    """Threshold of secure aggregation; None: not used, and the server sees every update."""
     honest: float = 1.0
-    """Share of the cohort that is assumed not to tell the server its noise."""
+    """Assumed share of the cohort that keeps its noise from the server."""
 
     def __post_init__(self) -> None:
-        """Refuse what would be noise for nobody."""
+        """Refuse values that protect nobody."""
         if not 0 <= self.noise_multiplier < math.inf:
             raise ValueError(
                 f"NoiseShares: noise_multiplier must be finite and at least 0, got {self.noise_multiplier}"
@@ -50,16 +50,16 @@ class NoiseShares:
         return self.noise_multiplier / math.sqrt(self.cohort)
 
     def missing(self, survivors: int) -> float:
-        """Return the noise multiplier that the server has to add to a sum over ``survivors`` clients."""
+        """Return the noise multiplier that the server must add to a sum over ``survivors`` clients."""
         self._check(survivors)
         return self.local * math.sqrt(self.cohort - survivors)
 
     def for_server(self, survivors: int | None = None) -> float:
         """Return the noise multiplier that protects a client from the server; None: in the worst case.
 
-        With secure aggregation these are the shares of the other honest survivors: the server knows its own
-        noise and that of clients who collude with it, none of whom may have dropped out; and the client who
-        is to be protected takes its share along when it stays away.
+        With secure aggregation only the shares of the other honest survivors count. The server knows its own
+        noise and that of colluding clients, and possibly none of these dropped out. The protected client's
+        share is missing too when that client is absent.
         """
         if self.threshold is None:
             return self.local
@@ -69,8 +69,8 @@ class NoiseShares:
 
     @property
     def colluding(self) -> int:
-        """Return how many of the cohort may tell the server their noise."""
-        # a share such as 0.9 of ten leaves one, whatever its rounding
+        """Return the number of clients in the cohort that may reveal their noise to the server."""
+        # a share such as 0.9 of ten leaves one, despite float rounding
         return math.floor((1 - self.honest) * self.cohort + 1e-9)
 
     def _check(self, survivors: int) -> None:

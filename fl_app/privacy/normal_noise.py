@@ -5,10 +5,10 @@ takes its bits from the operating system and turns them into normal numbers in d
 and Muller's transform.
 
 Its limits: radii are ``sqrt(-2 ln u)`` with u a multiple of 2^-53 above 0, so no number exceeds 8.6 (a
-normal one does with a chance of 1e-17), and the numbers lie on a fine grid that depends on u. An
+normal one does with probability 1e-17), and the numbers lie on a fine grid that depends on u. An
 observer of all bits of a value plus such noise might tell values apart by that grid (Mironov, CCS
 2012). Sent values must therefore be rounded to a much coarser step: the fixed-point step of secure
-aggregation is one, float32 is the least.
+aggregation suffices, and float32 is the minimum.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reconstruction robustness: the most that any attack can recover from noisy releases.
 
-After Hayes, Mahloujifar and Balle (2023). An attacker who knows everything but one sample has to guess it if
-it is left out of the releases; the guess is right with a chance of at most the prior. The blow-up function
-bounds how far the releases can raise that chance, for every attack at once. It is that of a hypothesis
-test: the largest power at the level of the prior.
+After Hayes, Mahloujifar and Balle (2023). An attacker who knows everything but one sample must guess it if
+the releases leave it out; the guess is right with at most the prior probability. The blow-up function bounds
+how far the releases can raise that probability, for every attack at once. It is the largest power of a
+hypothesis test at the level of the prior.
 
 The reference is the same run with the sample's contribution replaced by 0. It holds for every way of
 drawing samples that does not look at them, and needs no assumption about adjacency.
@@ -20,25 +20,25 @@ from scipy.stats import binom, norm
 from torch import Tensor
 
 _NEGLIGIBLE = 1e-15
-"""Chance of the numbers of steps that are counted as if the attack were certain to succeed."""
+"""Probability mass of step counts for which we assume that the attack succeeds."""
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """The noisy sums that one sample, or one client, may be in, as one observer sees them."""
+    """Noisy sums that may contain one sample or one client, from the view of one observer."""
 
     signal: float
-    """Sum over the steps that it is certainly in of ``1 / multiplier^2``."""
+    """Sum of ``1 / multiplier^2`` over the steps that certainly contain it."""
     noise_multiplier: float = math.inf
-    """Of the steps that it may be in: the noise's standard deviation over the clipping bound."""
+    """Noise's standard deviation over the clipping bound, for the steps that may contain it."""
     rate: float = 0.0
-    """Its chance to be in one of them."""
+    """Probability that one of those steps contains it."""
     steps: int = 0
     discrete: bool = False
-    """Whether the noise is a discrete Gaussian, whose tests are known through its divergences alone."""
+    """True if the noise is a discrete Gaussian, whose tests are bounded by its divergences only."""
 
     def __post_init__(self) -> None:
-        """Refuse what no releases could be."""
+        """Refuse values that no releases can have."""
         if not self.signal >= 0:
             raise ValueError(f"Exposure: signal must be at least 0, got {self.signal}")
         if not self.noise_multiplier >= 0:
@@ -50,12 +50,11 @@ class Exposure:
 
 
 def reconstruction_bound(prior: float, exposure: Exposure) -> float:
-    """Return an upper bound on the chance that any attack recovers the sample.
+    """Return an upper bound on the probability that any attack recovers the sample.
 
-    ``prior`` is the chance of the best guess before anything is released. For one step, or several that
-    the sample is certainly in, the bound is attained by the worst case of Gaussian noise. Where steps draw
-    samples, the observer is also told which of them the sample was in: the bound is the mean over
-    that number.
+    ``prior`` is the success probability of the best guess before any release. For steps that certainly
+    contain the sample, the worst case of Gaussian noise attains the bound. Where steps draw samples, we also
+    tell the observer which steps contain the sample: the bound is the mean over their number.
     """
     if not 0 <= prior <= 1:
         raise ValueError(f"reconstruction_bound: prior must be in [0, 1], got {prior}")
@@ -76,12 +75,12 @@ def reconstruction_bound(prior: float, exposure: Exposure) -> float:
 
 
 def prior_success(images: Tensor, labels: Tensor, mse_below: float) -> tuple[float, float]:
-    """Return the chance of the best guess at one of ``images``, and at one whose class is known.
+    """Return the success probability of the best guess at one of ``images``, and at one of known class.
 
-    A guess is right if its mean squared error is below ``mse_below``; each image is equally likely, and so
-    is each image of a class. All images that one guess is right for are within four times that
-    error of each other, so the most neighbours of an image bound the chance of any guess, blurred means
-    included. Of several classes the easiest counts.
+    A guess is right if its mean squared error is below ``mse_below``; all images are
+    equally likely, also within a class. All images for which one guess is right are within four times that
+    error of each other. So the largest number of neighbours of an image bounds every guess, blurred means
+    included. With several classes, we report the easiest.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ValueError(
@@ -103,9 +102,9 @@ def exposure_of(
     *,
     discrete: bool = False,
 ) -> Exposure:
-    """Return the exposure to releases, given as noise multiplier and steps, and where hidden with their rate.
+    """Return the exposure to releases, given as noise multiplier and steps, hidden ones also with a rate.
 
-    Hidden releases that differ count as if each had the least noise and the largest rate of them.
+    Hidden releases that differ all count with their least noise and their largest rate.
     """
     signal = math.fsum(math.inf if sigma == 0 else steps / sigma**2 for sigma, steps in certain if steps)
     left = [(sigma, rate, steps) for sigma, rate, steps in hidden if steps]
@@ -128,7 +127,7 @@ def _blow_up(prior: float, mu: float) -> float:
 def _blow_up_by_divergence(prior: float, mu: float) -> float:
     """Return a bound on that power for any noise whose Rényi divergences are at most those of normals.
 
-    Each order a bounds it by ``(prior * exp(a mu^2 / 2)) ** ((a - 1) / a)``; this is the least of them.
+    Each order a bounds it by ``(prior * exp(a mu^2 / 2)) ** ((a - 1) / a)``; return the lowest bound.
     """
     if prior == 0:
         return 0.0

@@ -1,6 +1,6 @@
-"""Rényi divergence of the Gaussian mechanism on a set number of clients, drawn without replacement.
+"""Rényi divergence of the Gaussian mechanism on a fixed number of clients, drawn without replacement.
 
-The bound is that of Wang, Balle and Kasiviswanathan (AISTATS 2019, Theorem 9) for whole orders. Neighbouring
+The bound is by Wang, Balle and Kasiviswanathan (AISTATS 2019, Theorem 9), for whole orders. Neighbouring
 federations differ in the data of one client (replace one): both have the same number of clients, and
 a sum may change by twice the clipping bound.
 """
@@ -38,7 +38,7 @@ def divergence_without_replacement(sigma: float, rate: float, order: float) -> f
     ]
     largest = max(terms)
     total = largest + math.log(math.fsum(math.exp(term - largest) for term in terms))
-    # sampling never costs more than taking everybody
+    # sampling never costs more than full participation
     return min(total / (order - 1), plain(order))
 
 

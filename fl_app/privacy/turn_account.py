@@ -12,40 +12,40 @@ from fl_app.privacy.gaussian_privacy import gaussian_epsilon
 
 @dataclass
 class TurnAccount:
-    """The cost of rounds to the clients of the first turn, who lose most.
+    """Cost of rounds to the clients of the first turn, whose cost is the largest.
 
-    The order of turns is public, so nothing is amplified. Its fields are plain data.
+    The order of turns is public, so there is no amplification. The fields are plain data.
     """
 
     delta: float
     separation: int
-    """Rounds from one turn of a client to its next."""
+    """Rounds from one turn of a client to the next."""
     multiplier: float
-    """Of the fresh noise: its standard deviation over the clipping bound."""
+    """Standard deviation of the fresh noise over the clipping bound."""
     limit: float | None = None
-    """The epsilon that must not be passed; None: any."""
+    """Largest epsilon allowed; None: no limit."""
     rounds: int = 0
     lost: int = 0
-    """Rounds that were cut short. A row of the factor may have been released once more, and no coefficient
+    """Interrupted rounds. Each may have released a row of the factor once more, and no coefficient
     is above 1."""
     server: dict[int, float] = field(default_factory=dict)
-    """By client, the signal that the server got: infinite, since it adds the noise itself."""
+    """Signal that the server got, by client: infinite, since the server adds the noise itself."""
 
     def allows(self) -> bool:
-        """Say whether one more round stays within the limit; ask before anything is sent."""
+        """Return whether one more round stays within the limit; call it before sending anything."""
         return self.limit is None or self.after() <= self.limit
 
     def after(self) -> float:
-        """Return the epsilon that there would be after one more round."""
+        """Return the epsilon after one more round."""
         return self._epsilon(self.rounds + 1)
 
     def charge(self, clients: Iterable[int]) -> None:
-        """Charge a round in which ``clients`` were asked."""
+        """Charge a round with the invited ``clients``."""
         self.rounds += 1
         self._tell_server(clients)
 
     def charge_lost(self, clients: Iterable[int]) -> None:
-        """Charge a round that was cut short; it will be begun again."""
+        """Charge an interrupted round, which will start again."""
         self.lost += 1
         self._tell_server(clients)
 

@@ -17,7 +17,7 @@ from fl_app.privacy.noise_shares import NoiseShares
 from fl_app.privacy.turn_account import TurnAccount
 
 _DIGITS = 10_000
-"""Calibrated noise multipliers are multiples of one over this, as those of other mechanisms are."""
+"""Calibrated noise multipliers are multiples of one over this, as in other mechanisms."""
 _INEXACT = 1e-3
 """Relative error of a rate that is meant to be one over a whole number, such as 0.333."""
 
@@ -27,8 +27,8 @@ class TakeTurns(ClientNoise):
     """DP-FTRL for clients that cannot be drawn at random, with a budget.
 
     Clients with the same remainder by ``separation = 1 / rate`` take part together, in every
-    ``separation``-th round. They clip their vectors; the server adds all the noise, which protects from
-    observers of the models and not from the server.
+    ``separation``-th round. They clip their vectors; the server adds all the noise, which protects against
+    observers of the models, but not against the server.
     """
 
     def __post_init__(self) -> None:
@@ -45,11 +45,11 @@ class TakeTurns(ClientNoise):
                 f"TakeTurns: {self.separation} turns need as many clients, got {self.clients}; raise the rate"
             )
         super().__post_init__()
-        self.account()  # refuses a budget that nothing could keep
+        self.account()  # refuses a budget that no round can keep
 
     @property
     def separation(self) -> int:
-        """Rounds from one turn of a client to its next."""
+        """Rounds from one turn of a client to the next."""
         return round(1 / self.rate)
 
     @cached_property
@@ -62,7 +62,7 @@ class TakeTurns(ClientNoise):
 
     @property
     def adjacency(self) -> str:
-        """What the epsilon of the models compares: turns and divisor are the same without a client."""
+        """Neighbouring federations of the epsilon: turns and divisor stay the same without a client."""
         return ADJACENCY["turns"]
 
     @property
@@ -76,15 +76,15 @@ class TakeTurns(ClientNoise):
         return "Gaussian, correlated over rounds"
 
     def account(self) -> TurnAccount:
-        """Open the books."""
+        """Open the privacy account."""
         return TurnAccount(self.delta, self.separation, self.sigma, self.epsilon)
 
     def stream(self) -> NoiseStream:
-        """Return the noise of a run's rounds, in clipping bounds, before its first one."""
+        """Return a new noise stream for a run, in clipping bounds."""
         return NoiseStream(self.separation)
 
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
-        """Return how a cohort shares the noise: clients add none."""
+        """Return a cohort's shares of the noise: clients add none."""
         return NoiseShares(0.0, cohort, threshold)
 
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
@@ -93,5 +93,5 @@ class TakeTurns(ClientNoise):
         return [client for client in clients if client % self.separation == turn]
 
     def divisor(self, counted: int) -> float:
-        """Return the number of clients that a turn has on average, whoever is there."""
+        """Return the average number of clients of a turn, whichever clients are present."""
         return self.clients / self.separation

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server learns the sum of the clients' vectors and no single one. Pure: no Flower.
+"""Secure aggregation: the server learns the sum of the clients' vectors, but no single vector. No Flower.
 
 A client calls `offer`, `share`, `mask`, (`endorse`) and `unmask`; the server drives a `SecureRound`.
 """

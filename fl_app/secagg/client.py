@@ -1,8 +1,8 @@
 """Client side of the protocol: one function per exchange, from state and message to state and reply.
 
-Nothing hides in an object: the state is bytes that the caller keeps until the next message. A call that
-raises leaves the caller with the old state. A caller must keep the new state before the reply leaves:
-a client that forgets an answer could be asked for another.
+No state lives in objects: the caller stores the state as bytes until the next message. If a call raises,
+the old state stays valid. The caller must store the new state before it sends the reply: the server could
+ask a client that forgot its answer for a second one.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def offer(
     """Exchange 1: agree to the terms and offer new keys.
 
     ``job`` is the digest of the `Job` that this client knows of; None if the order comes with
-    exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of whatever round:
-    an invitation that is not newer is a replay. ``min_clients`` is how large a crowd it wants to hide in,
-    ``assumed`` what a sparse graph must withstand.
+    exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of any round:
+    an invitation that is not newer is a replay. ``min_clients`` is the smallest cohort it accepts,
+    ``assumed`` the collusion and dropout that a sparse graph must withstand.
     """
     terms = Terms.from_bytes(invitation)
     if not is_private(terms.neighbourhood, len(terms.participants), assumed):
@@ -126,11 +126,11 @@ def share(state: bytes, keyring: bytes, *, identity: Identity | None = None) -> 
 
 
 def mask(state: bytes, delivery: bytes, values: ArrayLike, *, job: bytes) -> Step:
-    """Exchange 3: open the neighbours' envelopes; send the vector under a mask of its own and one with each.
+    """Exchange 3: open the neighbours' envelopes; send the vector under a self mask and all pair masks.
 
     ``job`` is the digest of the `Job` that the vector was computed by. Real values are rounded and clamped;
-    whole numbers count as multiples of the step and are taken as they are. An envelope that does not open
-    costs its owner a share, and this client nothing: else its owner could keep it out of every round.
+    whole numbers are already multiples of the step and stay unchanged. If an envelope does not open, its
+    owner loses a share and this client goes on: otherwise the owner could keep it out of every round.
     """
     stage = _expect(Shared, state, "mask")
     terms, client = stage.terms, stage.client
@@ -210,7 +210,7 @@ def _check_terms(terms: Terms, client: int, min_clients: int, identity: Identity
 
 
 def _identity_of(terms: Terms, client: int, identity: Identity | None) -> Identity | None:
-    # both ways: a server must not talk a client with identities into a round without them
+    # checked both ways: a server must not lure a client with identities into an unsigned round
     if (identity is not None) != terms.signed:
         has, wants = ("has" if identity is not None else "lacks"), ("a" if terms.signed else "no")
         raise ProtocolError(
@@ -222,7 +222,7 @@ def _identity_of(terms: Terms, client: int, identity: Identity | None) -> Identi
 
 
 def check_job(terms: Terms, client: int, job: bytes) -> None:
-    """Refuse another job than the one that all participants of the round agreed to."""
+    """Refuse a job that differs from the one all participants of the round agreed to."""
     if not hmac.compare_digest(job, terms.job):
         raise ProtocolError(
             f"client {client}: expected the job that was agreed on for {terms.name}, "
@@ -277,7 +277,7 @@ def _check_list(
     *,
     least: int | None = None,
 ) -> None:
-    """Refuse a list with strangers, without this client, or with too few clients (the threshold)."""
+    """Refuse a list with unknown clients, without this client, or below the threshold."""
     least = terms.threshold if least is None else least
     strangers = sorted(set(listed) - set(known))
     if strangers:
@@ -315,7 +315,7 @@ def _open_envelopes(stage: Shared, delivered: Delivery) -> dict[int, HeldShares]
 
 
 def _check_survivors(stage: Holding, listed: Sequence[int]) -> None:
-    """Refuse a survivor list that leaves too few, among all or among this client's neighbours."""
+    """Refuse a survivor list with too few clients, in total or among this client's neighbours."""
     terms, client, what = stage.terms, stage.client, "survivor list"
     _check_list(terms, client, listed, stage.owners, what)
     near = len(stage.shares.keys() & set(listed))

@@ -1,10 +1,10 @@
 """Encrypted shares from owner to holder, tagged so that a wrong one can be attributed.
 
-An envelope holds a holder's share of the owner's seed (of its self mask) and of its masking key. Beside the
-encrypted shares stands a tag of each: a hash that only this share of this owner for this holder has. A
-holder checks what it gets against the tags, so an owner cannot hand out something else; the server checks
-what holders give back against the same tags, so a holder cannot, either. A share is as unpredictable as
-the secret, so its hash says nothing about it.
+An envelope holds a holder's share of the owner's seed (of its self mask) and of its masking key. It also
+carries a tag of each share: a hash bound to the share, its owner and its holder. A holder checks the shares
+it receives against the tags, so an owner cannot send wrong ones. The server checks the shares that holders
+return against the same tags, so a holder cannot, either. A share is as unpredictable as the secret, so its
+hash reveals nothing about it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Secret(enum.Enum):
     """The two secrets of a client; the server learns one of them, never both."""
 
     SEED = "the self mask's seed"
-    """Asked for if the client survived."""
+    """The server asks for it if the client survived."""
     MASKING_KEY = "the masking key"
-    """Asked for if the client dropped out after it gave shares."""
+    """The server asks for it if the client dropped out after it gave shares."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """From whom to whom, in which round."""
+    """Owner, holder and round of an envelope."""
 
     digest: bytes
     owner: int
@@ -65,7 +65,7 @@ class HeldShares:
 
 
 UNOPENED = HeldShares(b"\xff" * SHARE_BYTES, b"\xff" * SHARE_BYTES)
-"""In the place of shares whose envelope does not open; no share is as large."""
+"""Sentinel for shares whose envelope does not open; larger than any valid share."""
 
 
 def seal_shares(key: bytes, passage: Passage, shares: HeldShares) -> bytes:
@@ -76,7 +76,7 @@ def seal_shares(key: bytes, passage: Passage, shares: HeldShares) -> bytes:
 
 
 def open_envelope(key: bytes, passage: Passage, envelope: bytes) -> HeldShares:
-    """Return the shares, or refuse the envelope by its owner's name."""
+    """Return the shares, or refuse the envelope and name its owner."""
     if len(envelope) != ENVELOPE_BYTES:
         raise ProtocolError(
             f"client {passage.holder}: the envelope of client {passage.owner} must have {ENVELOPE_BYTES} "
@@ -97,7 +97,7 @@ def open_envelope(key: bytes, passage: Passage, envelope: bytes) -> HeldShares:
 
 
 def check_share(passage: Passage, envelope: bytes, secret: Secret, share: bytes, what: str) -> None:
-    """Refuse a share that is not the one whose tag stands on the envelope."""
+    """Refuse a share that does not match its tag on the envelope."""
     start = 0 if secret is Secret.SEED else _TAG_BYTES
     if not hmac.compare_digest(passage.tag(secret, share), envelope[start : start + _TAG_BYTES]):
         raise ProtocolError(
@@ -107,6 +107,6 @@ def check_share(passage: Passage, envelope: bytes, secret: Secret, share: bytes,
 
 
 def commit_to_seed(digest: bytes, client: int, seed: bytes) -> bytes:
-    """Return the hash by which the server knows the right seed when it has put it together."""
+    """Return the hash by which the server verifies a reconstructed seed."""
     where = struct.pack("<I", client)
     return hashlib.sha256(b"fl-app secagg 1 seed" + digest + where + seed).digest()

@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 
 
 class ProtocolError(ValueError):
-    """A message was refused: it is no valid message, or it breaks a rule of the protocol.
+    """Refused message: it is malformed, or it breaks a rule of the protocol.
 
-    Its sender is left out and the round goes on. The text names who, what was expected and what came; it
+    The round goes on without its sender. The text names the sender, the expectation and what came; it
     never holds a secret or a value of a vector.
     """
 
 
 class RoundFailed(RuntimeError):
-    """The round has no sum: nothing is returned, and the model must not change."""
+    """Failed round: there is no sum, and the model must not change."""
 
 
 class QuorumError(RoundFailed):

@@ -1,8 +1,8 @@
 """Fixed-point encoding: real vectors as integers modulo 2^bits, with room for a cohort's sum.
 
 Masks hide a number perfectly only in a finite group, so values become multiples of a step, modulo a power
-of two. A value outside of the range is clamped, never refused: an error that depends on a client's data
-would tell something about it. Whether a cohort could overflow depends on settings alone, and is an error.
+of two. A value out of range is clamped, never refused: an error that depends on a client's data would
+leak something about it. A cohort that could overflow is an error, since this depends on settings alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Words = NDArray[np.unsignedinteger[Any]]
 """Numbers modulo 2^bits in the low bits of unsigned words; higher bits are meaningless."""
 
 WIDTHS = tuple(range(8, 65, 8))
-_MOST_LEVELS = 1 << 52  # beyond that, float64 has no exact whole numbers to round to
+_MOST_LEVELS = 1 << 52  # beyond that, float64 cannot represent every whole number
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FixedPoint:
 
     @property
     def word(self) -> np.dtype[Any]:
-        """The words to compute in: the shortest that hold ``bits``, little-endian on every machine."""
+        """Word type for the arithmetic: the shortest that holds ``bits``, little-endian on every machine."""
         return np.dtype("<u2" if self.bits <= 16 else "<u4" if self.bits <= 32 else "<u8")
 
     def check_room(self, clients: int) -> None:
@@ -74,7 +74,7 @@ class FixedPoint:
         return self.signed(words).astype(np.float64) * self.step
 
     def signed(self, words: Words) -> NDArray[np.int64]:
-        """Return the multiples of the step: the upper half of the numbers modulo 2^bits is negative."""
+        """Return multiples of the step; the upper half of the range modulo 2^bits is negative."""
         above = np.int64(64 - self.bits)
         return (words.astype(np.uint64) << above.astype(np.uint64)).view(np.int64) >> above
 

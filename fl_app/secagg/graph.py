@@ -1,9 +1,9 @@
-"""Sparse graph of a large secure round: with whom a client shares masks and secrets (Bell et al., CCS 2020).
+"""Sparse graph of a large secure round: the neighbours of each client (Bell et al., CCS 2020).
 
-The clients of a keyring stand in a random circle, and each has the ``degree / 2`` clients on either side as
-neighbours. Masks and shares go to neighbours only, so that a client's work grows with the logarithm of the
-cohort. The order of the circle follows from all keys that were shown: it is known to nobody before the last
-client has drawn its keys, and every client computes it for itself.
+The clients of a keyring form a random circle, and the ``degree / 2`` clients on either side of a client are
+its neighbours. A client shares masks and secrets with neighbours only, so its work grows with the logarithm
+of the cohort. The order of the circle follows from all public keys: nobody knows it before the last client
+has drawn its keys, and every client computes it for itself.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from math import comb, floor
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Numbers of one client's neighbours in a sparse graph."""
+    """Degree, quorum and smallest keyring of a sparse graph."""
 
     degree: int
     """Neighbours of a client, half of them on either side."""
     quorum: int
-    """Of a client and its neighbours, as many must answer each exchange, and give each secret."""
+    """Number among a client and its neighbours that must answer each exchange, and that recover a secret."""
     ring: int
-    """The smallest keyring for which the two numbers suffice."""
+    """Smallest keyring for which degree and quorum suffice."""
 
     def __post_init__(self) -> None:
         """Refuse numbers under which a group of clients could be cut off."""
         if self.degree < 2 or self.degree % 2:
             raise ValueError(f"Neighbourhood: degree must be even and at least 2, got {self.degree}")
-        # with that many of them alive, some are alive on both sides: the circle stays closed
+        # with so many alive, some are alive on both sides: the circle stays connected
         fewest = self.degree // 2 + 2
         if not fewest <= self.quorum <= self.degree + 1:
             raise ValueError(
@@ -52,17 +52,17 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Shares of the clients that are on the server's side or vanish, and the chances that are accepted."""
+    """Assumed shares of colluding and vanishing clients, and the accepted failure probabilities."""
 
     colluding: float = 0.1
     dropping: float = 0.1
     privacy_bits: int = 70
-    """With a chance of at most 2^-bits a graph has a client with too many colluding neighbours. An active
-    server that tries 2^30 graphs before it shows one keeps 2^-40."""
+    """A graph has a client with too many colluding neighbours with probability at most 2^-bits. For an active
+    server that tries 2^30 graphs before it shows one, 2^-40 remains."""
     failure_bits: int = 20
-    """With a chance of at most 2^-bits a round fails since a client has too few neighbours left."""
+    """A round fails with probability at most 2^-bits because a client has too few neighbours left."""
     smallest: int = 200
-    """Smaller cohorts have the complete graph, which withstands a third of the clients."""
+    """Smaller cohorts use the complete graph, which withstands a third of the clients."""
 
 
 USUAL = Assumptions()
@@ -73,9 +73,9 @@ def fit_neighbourhood(clients: int, assumed: Assumptions = USUAL) -> Neighbourho
     """Return the fewest neighbours that suffice for a cohort; None: the complete graph.
 
     A client's ``degree / 2`` neighbours on one side are a random set of the others, so the number of
-    colluding ones follows the hypergeometric distribution. If on no side of any client there are
-    ``surplus`` of them, every honest survivor has an honest survivor on either side. Their masks then hold
-    all honest survivors together, and no client has enough colluding neighbours to give both its secrets.
+    colluding ones follows the hypergeometric distribution. If no side of any client has
+    ``surplus`` of them, every honest survivor has an honest survivor on either side. Their masks then connect
+    all honest survivors, and no client has enough colluding neighbours to reveal both its secrets.
     """
     if clients < assumed.smallest:
         return None
@@ -83,7 +83,7 @@ def fit_neighbourhood(clients: int, assumed: Assumptions = USUAL) -> Neighbourho
     others, accepted = clients - lost - 1, 0.5 / clients * 2.0**-assumed.privacy_bits
     for half in range(1, others // 2):
         surplus = _fewest_surplus(others, colluding, half, accepted)
-        # without a client that is gone itself, a quorum of half + 1 + surplus leaves this many to lose
+        # not counting a client that is gone itself, a quorum of half + 1 + surplus can lose this many
         spare = half - surplus - 1
         if spare < 0:
             continue
@@ -95,7 +95,7 @@ def fit_neighbourhood(clients: int, assumed: Assumptions = USUAL) -> Neighbourho
 
 @functools.lru_cache(maxsize=256)
 def is_private(neighbourhood: Neighbourhood | None, clients: int, assumed: Assumptions = USUAL) -> bool:
-    """Say whether the graph of a cohort protects its clients under the assumptions."""
+    """Return whether the graph of a cohort protects its clients under the assumptions."""
     if neighbourhood is None:
         return True
     colluding = floor(assumed.colluding * clients)
@@ -106,7 +106,7 @@ def is_private(neighbourhood: Neighbourhood | None, clients: int, assumed: Assum
 
 
 def most_colluding(clients: int, neighbourhood: Neighbourhood | None) -> int:
-    """Return how many clients may lie, or be on the server's side, so that the others are protected."""
+    """Return the most clients that may lie or collude with the server while the others stay protected."""
     return (clients - 1) // 3 if neighbourhood is None else floor(USUAL.colluding * clients)
 
 
@@ -134,14 +134,14 @@ def _place(seed: bytes, client: int) -> bytes:
 
 
 def _tail(population: int, marked: int, drawn: int, least: int) -> float:
-    """Return the chance that ``drawn`` of a population hold at least ``least`` marked ones."""
+    """Return the probability that ``drawn`` of a population include at least ``least`` marked ones."""
     most = min(drawn, marked)
     ways = sum(comb(marked, i) * comb(population - marked, drawn - i) for i in range(least, most + 1))
     return ways / comb(population, drawn)
 
 
 def _fewest_surplus(population: int, marked: int, drawn: int, accepted: float) -> int:
-    """Return the smallest number that the marked ones reach with no more than the accepted chance."""
+    """Return the smallest count that the marked ones reach with at most the accepted probability."""
     total, ways, surplus = comb(population, drawn), 0, drawn + 1
     while surplus > 1:
         ways += comb(marked, surplus - 1) * comb(population - marked, drawn - surplus + 1)

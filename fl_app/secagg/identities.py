@@ -1,7 +1,7 @@
-"""Pinned identities: a client's identity does not depend on the server's word.
+"""Pinned identities: clients recognise each other without trusting the server.
 
 A folder holds the public Ed25519 key of every client as ``client-<id>.pub`` and, on the machine of a client,
-its private key as ``client-<id>.key`` (both PEM). It is given out once, by other means than the server.
+its private key as ``client-<id>.key`` (both PEM). The folder is distributed once, not through the server.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Identity:
 
 
 def create_identities(folder: Path, clients: Iterable[int]) -> None:
-    """Make a key pair for every client; an existing one is never replaced."""
+    """Make a key pair for every client; never replace an existing one."""
     folder.mkdir(parents=True, exist_ok=True)
     for client in clients:
         key = Ed25519PrivateKey.generate()
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        # O_EXCL: a second call must not turn every pinned key into a stranger's
+        # O_EXCL: a second call must not invalidate the pinned keys
         place = os.open(_private_file(folder, client), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(place, "wb") as file:
             file.write(private)
@@ -76,7 +76,7 @@ def load_identity(folder: Path, client: int) -> Identity:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
-        # the text of the error names the file, never what stands in it
+        # the error names the file, never its content
         raise ValueError(
             f"load_identity: client {client}: expected its private key in {path}, got {type(error).__name__}"
         ) from None

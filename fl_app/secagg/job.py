@@ -1,8 +1,8 @@
 """The job of a secure round: everything that decides a client's vector, except its data.
 
-A server that gives one client another job than the rest could read that client's vector out of the sum,
-for example by a learning rate of 0 for all others. The digest of the job is therefore a part of the terms:
-every client recomputes it from the order that it got, before it sends anything.
+A server that gives one client a different job could read that client's vector out of the sum, for example
+by a learning rate of 0 for all others. The terms therefore contain the digest of the job, and every client
+recomputes it from its own order before it sends anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Job:
-    """One training order without what legitimately differs between clients."""
+    """One training order, without the parts that may differ between clients."""
 
     model: str
     """Hash of the model's description."""
@@ -24,12 +24,12 @@ class Job:
     start: str
     """Hash of the initial weights that clients make by themselves, or ""."""
     coordinates: str
-    """Hash of the coordinates that were agreed on, or ""."""
+    """Hash of the agreed coordinates, or ""."""
     seed: int
     """Seed of the round's random coordinates or measurements."""
     clip: float
     settings: str = ""
-    """Hash of the settings by which a client trains: local steps, batch size, defense, data."""
+    """Hash of a client's training settings: local steps, batch size, defense, data."""
 
     @property
     def digest(self) -> bytes:

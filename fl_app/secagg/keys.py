@@ -1,8 +1,8 @@
 """Key agreement and derivation: every key belongs to one round, one purpose and named clients.
 
 X25519 gives two clients a common secret; HKDF-SHA256 (RFC 5869) turns a secret into keys. The digest of the
-round's terms is HKDF's salt: clients that were told another model, another list of participants or
-another round derive other keys and cannot read each other.
+round's terms is HKDF's salt: clients that were told different models, participants or rounds
+derive different keys and cannot read each other's messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Purpose(enum.Enum):
     ENVELOPE = b"fl-app secagg 1 envelope"
     """Encrypts the shares that one owner gives to one holder: (owner, holder)."""
     PAIR_MASK = b"fl-app secagg 1 pair mask"
-    """Expands to what two clients add and subtract: (lower, higher)."""
+    """Expands to the mask that one client adds and the other subtracts: (lower, higher)."""
     SELF_MASK = b"fl-app secagg 1 self mask"
     """Self-mask of one client: (client)."""
 
@@ -41,7 +41,7 @@ class Agreement:
         return f"Agreement(public={self.public.hex()})"
 
     def agree(self, client: int, public: bytes) -> bytes:
-        """Return the secret in common with ``client``, who showed ``public``."""
+        """Return the secret shared with ``client``, whose public key is ``public``."""
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
@@ -49,7 +49,7 @@ class Agreement:
             raise ProtocolError(f"client {client}: expected an X25519 key, got {public.hex()}") from None
 
 
-# a point of small order shows with any private key, so everybody may know this one
+# any private key detects a point of small order, so this one need not be secret
 _ANYONE = Agreement(bytes(KEY_BYTES))
 
 
@@ -66,7 +66,7 @@ def check_public_key(client: int, public: bytes) -> None:
 def derive_key(secret: bytes, purpose: Purpose, digest: bytes, *clients: int) -> bytes:
     """Return 32 bytes: HKDF-SHA256 with the terms' digest as salt, purpose and clients as info.
 
-    Written with `hmac`: `cryptography`'s own class makes three objects for every one of 10,000 keys.
+    It uses `hmac`: the class in `cryptography` makes three objects per key, for 10,000 keys.
     """
     info = purpose.value + struct.pack(f"<{len(clients)}I", *clients)
     return hmac.digest(hmac.digest(digest, secret, "sha256"), info + b"\x01", "sha256")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from fl_app.secagg.fixed_point import Words
 
-_ZEROS = memoryview(bytes(1 << 17))  # what is encrypted at a time: stays in the processor's cache
+_ZEROS = memoryview(bytes(1 << 17))  # block encrypted at a time: fits the processor's cache
 
 
 def add_mask(words: Words, key: bytes) -> None:

@@ -1,7 +1,7 @@
 """Messages of the protocol and their byte encoding.
 
 Every message begins with the same header: kind, sender, round and attempt, digest of the terms. The
-rest has a length that the reader knows, or that is checked against the bytes that remain.
+reader knows the length of the rest, or checks it against the remaining bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fl_app.secagg.shamir import SHARE_BYTES
 from fl_app.secagg.terms import HASH_BYTES, Terms
 
 SERVER = 2**32 - 1
-"""The server's place in a header."""
+"""Sender number of the server in a header."""
 SIGNATURE_BYTES = 64
 _MAGIC = b"FLSA\x01"
 _HEADER = struct.Struct(f"<III{HASH_BYTES}s")
@@ -121,7 +121,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Exchange 3, down: who has given shares, and the envelopes of those in the holder's circle."""
+    """Exchange 3, down: the clients that gave shares, and the envelopes from the holder's circle."""
 
     owners: tuple[int, ...]
     envelopes: tuple[bytes, ...]
@@ -143,7 +143,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Masked:
-    """Exchange 3, up: a vector under its masks, `fl_app.secagg.fixed_point.FixedPoint.pack` of it."""
+    """Exchange 3, up: a masked vector, packed by `fl_app.secagg.fixed_point.FixedPoint.pack`."""
 
     client: int
     packed: bytes
@@ -161,7 +161,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Survivors:
-    """Exchange 4 of a signed round, down: whose vectors are in the sum."""
+    """Exchange 4 of a signed round, down: the clients whose vectors are in the sum."""
 
     clients: tuple[int, ...]
 
@@ -180,7 +180,7 @@ class Survivors:
 
 @dataclass(frozen=True)
 class Endorsement:
-    """Exchange 4 of a signed round, up: a survivor's signature of the list it was shown."""
+    """Exchange 4 of a signed round, up: a survivor's signature of the list that it received."""
 
     client: int
     signature: bytes
@@ -198,7 +198,7 @@ class Endorsement:
 
 @dataclass(frozen=True)
 class Request:
-    """The last exchange, down: whose vectors are in the sum and, in a signed round, who signed that."""
+    """The last exchange, down: the clients in the sum and, in a signed round, their signatures."""
 
     survivors: tuple[int, ...]
     endorsements: tuple[Endorsement, ...] = ()
@@ -224,8 +224,8 @@ class Request:
 class Unmasking:
     """The last exchange, up: one share of every client whose envelope was delivered, in that order.
 
-    Of the seed if that client survived, of the masking key if it did not; `fl_app.secagg.envelopes.UNOPENED`
-    has them if the envelope did not open.
+    It is a share of the seed if that client survived, else of its masking key. If the envelope did not
+    open, it is taken from `fl_app.secagg.envelopes.UNOPENED`.
     """
 
     client: int

@@ -1,4 +1,4 @@
-"""Bounded reader of untrusted bytes: in order, to the last byte."""
+"""Bounded reader of untrusted bytes, which must be read in order and completely."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fl_app.secagg.errors import ProtocolError
 
 
 class Reader:
-    """Cursor in some bytes; every step is checked, and errors name the part being read."""
+    """Cursor over bytes that checks every step; errors name the part being read."""
 
     def __init__(self, blob: bytes, what: str) -> None:
         if not isinstance(blob, bytes | bytearray | memoryview):

@@ -1,7 +1,7 @@
-"""Sums that a client has helped to reveal: two that differ by few clients show the sum of those few.
+"""Memory of revealed sums: two sums that differ by few clients expose the sum of those few.
 
-A server that chooses the cohorts can ask for the sum of all, and then for that of all but one. A client that
-remembers whose sums it gave shares for refuses the second one, over all rounds and runs.
+A server that chooses the cohorts can ask for the sum of all clients, then for that of all but one. A client
+remembers the survivor lists that it gave shares for, over all rounds and runs, and refuses the second sum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fl_app.secagg.errors import ProtocolError
 
 MOST_LISTS = 64
-"""Different survivor lists that are remembered; the oldest are forgotten first."""
+"""Most survivor lists remembered; the oldest is dropped first."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Revealed:
     lists: tuple[tuple[int, ...], ...] = ()
 
     def distance(self, survivors: Sequence[int]) -> int | None:
-        """Return by how many clients a list differs from the closest other one; None if there is no other."""
+        """Return the number of clients that differ from the closest other list; None if there is none."""
         now = frozenset(survivors)
         return min((apart for listed in self.lists if (apart := len(now ^ frozenset(listed)))), default=None)
 
     def check(self, client: int, survivors: Sequence[int], *, least: int) -> None:
-        """Refuse a list that differs from an earlier one by fewer than ``least`` clients, but by some."""
+        """Refuse a list that differs from an earlier one by at least one but fewer than ``least`` clients."""
         apart = self.distance(survivors)
         if apart is not None and apart < least:
             raise ProtocolError(

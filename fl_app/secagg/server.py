@@ -1,7 +1,7 @@
 """Server side of the protocol: the next messages from the replies received.
 
-A reply that breaks a rule is refused by its sender's name, and that client counts as dropped out. Below the
-threshold the round fails with an error that says who is left, and there is no sum.
+The server refuses a reply that breaks a rule, and its sender counts as dropped out. Below the threshold the
+round fails with an error that lists the remaining clients, and there is no sum.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _Message = TypeVar("_Message")
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The sum of the survivors' vectors, and who they are."""
+    """Sum of the survivors' vectors, with the list of survivors."""
 
     terms: Terms
     survivors: tuple[int, ...]
     words: Words
-    """Modulo 2^bits, exact."""
+    """The exact sum modulo 2^bits."""
 
     def values(self) -> NDArray[np.float64]:
         """Return the sum as real numbers; the caller divides."""
@@ -56,17 +56,17 @@ class SecureSum:
 class SecureRound:
     """One attempt at one round: `invite`, then one ``collect_`` call per exchange, in order.
 
-    Replies are given by client id as the transport knows it, not as the message says.
+    Replies are keyed by the client id of the transport, not by the one in the message.
     """
 
     def __init__(self, terms: Terms, *, pinned: Pinned | None = None) -> None:
         self.terms = terms
         self.refused: dict[int, str] = {}
-        """By client: why its last refused message was refused."""
+        """Reason of the last refusal, by client."""
         self.proven: set[int] = set()
-        """Who handed out shares that contradict its own announcement: no holder of them can forge that."""
+        """Clients whose shares contradict their own announcement, which no holder can forge."""
         self.complaints: set[tuple[int, int]] = set()
-        """Holder and owner of each envelope that did not open, as its holder says: one of the two lies."""
+        """Holder and owner of each envelope that its holder reports as unopened: one of the two lies."""
         self.unmasking_begun = False
         """True if clients may have given shares: then this attempt counts as a release, even if it fails."""
         self._pinned = pinned if terms.signed else None
@@ -87,7 +87,7 @@ class SecureRound:
         return dict.fromkeys(self.terms.participants, self.terms.to_bytes())
 
     def collect_adverts(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange 1 ends, exchange 2 begins: everyone's keys for everyone; answer: `fl_app.secagg.share`."""
+        """End exchange 1, begin exchange 2: all keys go to all clients; answer: `fl_app.secagg.share`."""
         self._enter("collect_adverts", then="collect_shares")
         self._adverts = self._read(
             "keys", replies, self.terms.participants, self._read_advert, least=self.terms.ring
@@ -98,7 +98,7 @@ class SecureRound:
         return dict.fromkeys(self._adverts, ring.to_bytes(self.terms))
 
     def collect_shares(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange 2 ends, exchange 3 begins: the neighbours' envelopes; answer: `fl_app.secagg.mask`."""
+        """End exchange 2, begin exchange 3: send the neighbours' envelopes; answer: `fl_app.secagg.mask`."""
         self._enter("collect_shares", then="collect_masked")
         self._shares = self._read("shares", replies, self._adverts, self._read_shares)
         self._envelopes = {
@@ -115,7 +115,7 @@ class SecureRound:
         }
 
     def collect_masked(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange 3 ends: the survivors are known.
+        """End exchange 3: fix the survivors.
 
         Answer: `fl_app.secagg.endorse` in a signed round, else `fl_app.secagg.unmask`.
         """
@@ -130,7 +130,7 @@ class SecureRound:
         return self._request(())
 
     def collect_endorsements(self, replies: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Exchange 4 of a signed round ends: signatures for everyone; answer: `fl_app.secagg.unmask`."""
+        """End exchange 4 of a signed round: send all signatures; answer: `fl_app.secagg.unmask`."""
         self._enter("collect_endorsements", then="collect_unmasking")
         endorsements = self._read("signatures", replies, self._survivors, self._read_endorsement)
         return self._request(tuple(endorsements.values()))
@@ -149,7 +149,7 @@ class SecureRound:
                 self._remove_pair_masks(client, Agreement(secrets[client]))
         grid = self.terms.fixed_point
         self._total &= self._total.dtype.type((1 << grid.bits) - 1)
-        # what all of them may send together; a liar's random words leave it in half of all entries or more
+        # bound of an honest sum; a liar's random words exceed it in half of all entries or more
         most = len(self._survivors) * grid.levels
         outside = int((np.abs(grid.signed(self._total)) > most).sum())
         if outside:
@@ -214,7 +214,7 @@ class SecureRound:
         return Shares.from_bytes(blob, self.terms, client=client, holders=len(self._graph.circle(client)))
 
     def _owners(self, holder: int) -> list[int]:
-        """Return whose shares a client holds: those of its circle that gave any."""
+        """Return the owners of the shares that a client holds: those of its circle that gave any."""
         return [owner for owner in self._graph.circle(holder) if owner in self._shares]
 
     def _add_masked(self, client: int, blob: bytes) -> None:
@@ -277,7 +277,7 @@ class SecureRound:
         return weigh_points([self.terms.point(holder) for holder in holders])
 
     def _check_secret(self, owner: int, secret: int) -> bytes:
-        """Refuse shares that lie on no polynomial of the secret that their owner showed a hash or key of."""
+        """Refuse a secret that does not match the hash or public key that its owner showed."""
         asked = self._asked[owner]
         if secret < 1 << (8 * SECRET_BYTES):
             value = secret.to_bytes(SECRET_BYTES, "little")

@@ -1,8 +1,8 @@
 """Shamir sharing of 32-byte secrets: any ``threshold`` shares give the secret, fewer give nothing.
 
 A secret is the value at zero of a random polynomial modulo a prime; holder x gets the value at x. The points
-are small, so Python's own whole numbers are fast enough, and the weights of Lagrange's formula are made
-once for all secrets that the same holders give back.
+are small, so Python's own whole numbers are fast enough, and the weights of Lagrange's formula are
+computed once for all secrets that the same holders return.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def weigh_points(points: Sequence[int], *, prime: int = PRIME) -> list[int]:
 
 
 def join_shares(shares: Sequence[int], weights: Sequence[int], prime: int = PRIME) -> int:
-    """Return the secret from the shares that stand in the order of the weights' points."""
+    """Return the secret from shares in the order of the weights' points."""
     return sum(share * weight for share, weight in zip(shares, weights, strict=True)) % prime
 
 
@@ -52,7 +52,7 @@ def _check_points(who: str, points: Sequence[int], prime: int) -> None:
 
 
 def _invert(numbers: Sequence[int], prime: int) -> list[int]:
-    """Return the inverses of all numbers by one inversion, of their product."""
+    """Return the inverses of all numbers with a single inversion, that of their product."""
     products = list(itertools.accumulate(numbers, lambda product, number: product * number % prime))
     inverse = pow(products[-1], -1, prime) if products else 1
     inverses = []

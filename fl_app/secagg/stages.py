@@ -1,7 +1,7 @@
 """Client state between two messages, as bytes.
 
 A client is rebuilt for every message, so its memory must fit into bytes that Flower's `Context` holds. Each
-stage keeps what the next one needs and nothing more: a secret that has done its work is not written again.
+stage keeps only what the next one needs: a used secret is not written again.
 The bytes hold secrets. They stay on the client, and no `repr` shows them.
 """
 
@@ -52,7 +52,7 @@ class Peer:
     masking_key: bytes
     """Its public key for pair masks."""
     opener: bytes = field(repr=False)
-    """The key of the envelope that it has for this client."""
+    """Key of the envelope that it sends to this client."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Finished:
-    """After the last exchange: that this client has answered, and no secret."""
+    """After the last exchange: a note that this client has answered, without secrets."""
 
     terms: Terms
     client: int

@@ -23,12 +23,12 @@ def survivors_statement(terms: Terms, transcript: bytes, survivors: Sequence[int
 
 
 def hash_keyring(terms: Terms, keyring: Keyring) -> bytes:
-    """Return a hash of whose keys a client was shown."""
+    """Return a hash of the keys that a client was shown."""
     keys = b"".join(advert.sealing_key + advert.masking_key for advert in keyring.adverts)
     shown = pack_clients(keyring.clients) + keys
     return hashlib.sha256(b"fl-app secagg 1 keyring" + terms.digest + shown).digest()
 
 
 def hash_transcript(keyring_hash: bytes, owners: Sequence[int]) -> bytes:
-    """Return a hash of whose keys a client was shown, and of whose envelopes it was given."""
+    """Return a hash of the keys that a client was shown and the owners of the envelopes that it got."""
     return hashlib.sha256(b"fl-app secagg 1 transcript" + keyring_hash + pack_clients(owners)).digest()

@@ -1,7 +1,6 @@
 """Terms of a secure round, which every client must accept before it sends anything.
 
-Their digest goes into every key and stands in every message, so a client that was told other terms
-than the rest is noticed at once.
+Every key and every message contains their digest, so different terms for one client are detected at once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fl_app.secagg.graph import Neighbourhood
 from fl_app.secagg.reader import Reader, pack_clients
 
 FEWEST_CLIENTS = 2
-"""The sum of one client is that client's vector."""
+"""Fewest clients of a round: the sum over one client would be its vector."""
 MOST_CLIENTS = 10_000
 MOST_VALUES = 1 << 31
 RUN_BYTES = 16
@@ -36,7 +35,7 @@ class Terms:
     """16 random bytes that the server draws once per run."""
     round: int
     attempt: int
-    """Counts how often this round was started; every attempt has new keys and new noise."""
+    """Number of starts of this round; every attempt has new keys and new noise."""
     job: bytes
     """32 bytes: the digest of the whole job of the round, see `Job`."""
     participants: tuple[int, ...]
@@ -49,10 +48,10 @@ class Terms:
     signed: bool = False
     """True if clients sign key adverts and survivor lists with pinned identities."""
     neighbourhood: Neighbourhood | None = None
-    """Of the sparse graph; None: all clients share masks and secrets with all."""
+    """Sparse graph; None: the complete graph."""
 
     def __post_init__(self) -> None:
-        """Refuse terms under which the protocol would not protect anyone."""
+        """Refuse terms under which the protocol protects nobody."""
         for name, value, length in (("run", self.run, RUN_BYTES), ("job", self.job, HASH_BYTES)):
             if len(value) != length:
                 raise ValueError(f"Terms: {name} must have {length} bytes, got {len(value)}")
@@ -86,7 +85,7 @@ class Terms:
 
     @property
     def quorum(self) -> int:
-        """Number of clients that must answer among those who hold shares of one client's secrets."""
+        """Number of holders of one client's shares that must answer."""
         return self.threshold if self.neighbourhood is None else self.neighbourhood.quorum
 
     @functools.cached_property
@@ -100,7 +99,7 @@ class Terms:
         return f"round {self.round} attempt {self.attempt}"
 
     def point(self, client: int) -> int:
-        """Return where the polynomials are evaluated for ``client``."""
+        """Return the point of ``client`` at which polynomials are evaluated."""
         return self._points[client]
 
     @functools.cached_property
@@ -132,7 +131,7 @@ class Terms:
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Terms:
-        """Read terms; whatever no server could have meant is refused."""
+        """Read terms; refuse what no valid server writes."""
         reader = Reader(blob, "terms from the server")
         reader.expect(_MAGIC)
         run, round, attempt, job, threshold, size, bound, step, bits, signed, *near = _LAYOUT.unpack(
@@ -153,13 +152,13 @@ class Terms:
 def smallest_threshold(clients: int) -> int:
     """Return floor(2n/3) + 1.
 
-    Two different survivor lists would need answers of 2t clients: with fewer than a third of the clients on
-    the server's side there are not that many.
+    Two different survivor lists would need 2t answers; with fewer than a third of the clients colluding,
+    there are not that many.
     """
     return 2 * clients // 3 + 1
 
 
 def check_quorum(available: Collection[int], *, needed: int, what: str) -> None:
-    """Refuse to start with fewer clients than are needed; nothing was sent yet."""
+    """Refuse to start with too few clients, before anything is sent."""
     if len(available) < max(needed, FEWEST_CLIENTS):
         raise QuorumError(what, needed=max(needed, FEWEST_CLIENTS), present=available)

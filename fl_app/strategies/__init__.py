@@ -1,4 +1,4 @@
-"""Flower strategies: how the server orders, averages and moves the model."""
+"""Flower strategies: the server's orders, averaging and model updates."""
 
 from fl_app.strategies.adgp import ADGP
 from fl_app.strategies.fed_avg import FedAvg

@@ -1,4 +1,4 @@
-"""Aligned dual gradient pruning on Flower: all clients prune to positions that some of them named."""
+"""Aligned dual gradient pruning on Flower: all clients prune to positions that some of them choose."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from fl_app.wire.messages import LOCATE, LocationQuery, pack_blob
 
 LOCATIONS = ("random", "vote")
 SLACK = 0.05
-"""Agreement with others, from chance (0) to all (1), below which a voter is called an outlier."""
+"""Agreement with others, from chance (0) to full (1), below which a voter is reported as an outlier."""
 
 
 class ADGP(FedSGD):
     """FedSGD at the positions of one round's broadcast (Xue et al., Algorithm 2).
 
-    Before the orders go out, a client that is drawn names ``2 * k`` of every
-    tensor's positions, the largest of what it will prune. All prune to them
-    (`prune_aligned`), so uploads say where they are within the broadcast, and the
-    model changes nowhere else. ``location="vote"`` asks ``voters`` clients and takes
-    the positions that most of them name: one malicious client then does not choose
-    alone. A client that names a wrong number of positions is refused and
-    left out of the round, and another is drawn.
+    Before the orders go out, one drawn client names ``2 * k`` positions of every
+    tensor: the largest entries of its update. All clients prune to them
+    (`prune_aligned`), so uploads index into the broadcast, and the model changes
+    nowhere else. ``location="vote"`` asks ``voters`` clients and takes the positions
+    with the most votes, so one malicious client cannot choose alone. A client that
+    names a wrong number of positions is left out of the round, and another is drawn.
     """
 
     def __init__(

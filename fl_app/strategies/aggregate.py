@@ -1,4 +1,4 @@
-"""The arithmetic of aggregation, without Flower."""
+"""Arithmetic of aggregation, without Flower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fl_app.wire.messages import EXAMPLES
 
 
 class RunningSum:
-    """A weighted sum of updates, added one at a time: memory for one, whatever the number of clients."""
+    """Weighted sum of updates, added one at a time: memory for one, for any number of clients."""
 
     def __init__(self) -> None:
         self.value: Update = {}
@@ -31,14 +31,14 @@ class RunningSum:
         self.weight += weight
 
     def over(self, divisor: float) -> Update:
-        """Return the sum over ``divisor``; the sum's own tensors become it."""
+        """Return the sum over ``divisor``, computed in place."""
         return {name: tensor.div_(divisor) for name, tensor in self.value.items()}
 
 
 def undo(before: Update, after: Update, lr: float) -> tuple[Update, Update]:
-    """Return ``(before - after) / lr`` and how far it may be off, as ``after`` was rounded."""
+    """Return ``(before - after) / lr`` and its error bound, since ``after`` was rounded."""
     moved = {name: (weight.double() - after[name].double()) / lr for name, weight in before.items()}
-    # twice: the step was rounded when it was scaled, and again when it was added
+    # twice: scaling rounded the step, and so did the addition
     eps = {name: 2 * torch.finfo(weight.dtype).eps for name, weight in before.items()}
     return moved, {
         name: eps[name] * (after[name].double().abs() / abs(lr) + move.abs()) for name, move in moved.items()
@@ -67,7 +67,7 @@ def mean_of(values: list[float | None], weights: list[float]) -> float | None:
 
 
 def mean_metrics(told: Mapping[int, Mapping[str, float]], weights: Mapping[int, float]) -> dict[str, float]:
-    """Return the weighted means of the metrics that all clients tell, and the sum of their samples."""
+    """Return the weighted means of the metrics that all clients report, and the sum of their samples."""
     if not told:
         return {}
     names = set.intersection(*(set(metrics) for metrics in told.values()))

@@ -14,20 +14,20 @@ from fl_app.training.schedules import Schedule, constant
 
 @dataclass(frozen=True)
 class ConfiguredRun:
-    """A run that a config describes to server and clients alike; other clients go by their orders alone."""
+    """Run that a config describes to server and clients; clients without it follow their orders alone."""
 
     spec: ModelSpec
-    """The model as an order names it."""
+    """Model as named in orders."""
     facts: str = ""
-    """Facts on the task, for clients with samples of their own."""
+    """Facts about the task, for clients with their own samples."""
     settings: str = ""
-    """Hash of what decides updates beside the orders; clients of a secure round compare it."""
+    """Hash of the settings that determine updates beside the orders; secure rounds compare it."""
     release: ExpectedRelease | None = None
-    """The release that every update must be under differential privacy of records."""
+    """Release that every update must match under record-level differential privacy."""
 
 
 def check_module(who: str, model: object) -> None:
-    """Refuse what is no torch module."""
+    """Refuse anything but a torch module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{who}: model must be a torch.nn.Module, got {_kind(model)}")
 

@@ -1,4 +1,4 @@
-"""The note of a round that is about to ask clients for something."""
+"""Note of a round that is about to send requests to clients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Begun:
-    """The request of a round; after a crash it may have been answered."""
+    """Request of a round; clients may have answered it before a crash."""
 
     round: int
     attempt: int
     """Number of earlier attempts at the round."""
     clients: list[int]
     unmasking: bool = False
-    """Whether what secure aggregation hides is about to be revealed."""
+    """True if secure aggregation is about to reveal the sum."""

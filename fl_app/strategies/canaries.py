@@ -1,4 +1,4 @@
-"""Canaries in a simulated federation: they are drawn, clipped and noised like clients, and train nothing."""
+"""Canaries in a simulated federation: drawn, clipped and noised like clients, without training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fl_app.types import Update
 
 
 class Canaries:
-    """The canaries of a run. They follow from its settings alone, so a resumed run has the same ones."""
+    """Canaries of a run. They depend on its settings alone, so a resumed run has the same ones."""
 
     def __init__(self, privacy: ClientNoise, seed: int) -> None:
         self._privacy = privacy

@@ -1,4 +1,4 @@
-"""The ε ledgers of a run: of records that clients release, and of cohorts under client-level noise."""
+"""The ε ledgers of a run: for record-level releases of clients, and for cohorts under client-level noise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fl_app.storage.tree_file import Tree
 
 
 class Charges:
-    """The cost of the releases that clients report with their updates."""
+    """Cost of the releases that clients report with their updates."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
         self._releases: dict[int, Release] = {}
-        """The last release of every client: the price of a round of which nothing was heard."""
+        """Last release of every client: the price of a round without a report."""
         self._owed: dict[int, int] = {}
 
     @property
@@ -43,7 +43,7 @@ class Charges:
         return self._ledger.spent.get(client, {})
 
     def remember(self, client: int, release: Release | None) -> None:
-        """Note the price of a client's round that is not counted but charged."""
+        """Note the price of a client's round that is charged although its update is not used."""
         if release is not None:
             self._releases[client] = release
 
@@ -53,9 +53,10 @@ class Charges:
             self._owed[client] = self._owed.get(client, 0) + 1
 
     def charge(self, asked: Iterable[int], told: Mapping[int, Release | None]) -> dict[int, str]:
-        """Charge a round to all clients that were asked: one that failed may have released its update, too.
+        """Charge a round to all clients that were asked: a failed client may have released its update, too.
 
-        ``told`` are the releases of those who answered. Returns the clients without a valid release, and why.
+        ``told`` holds the releases of clients that answered. Returns the clients without a valid release,
+        with reasons.
         """
         refused: dict[int, str] = {}
         for client in asked:
@@ -89,7 +90,7 @@ class Charges:
 
 
 class CohortCharges:
-    """The cost of rounds in which every client of a cohort adds its share of the noise."""
+    """Cost of rounds in which every client of a cohort adds its share of the noise."""
 
     def __init__(self, privacy: ClientLevel) -> None:
         self.privacy = privacy
@@ -101,7 +102,7 @@ class CohortCharges:
         return self.privacy.shares(cohort, smallest_threshold(cohort) if self.privacy.thresholds else None)
 
     def allows(self) -> bool:
-        """Say whether one more round stays within the budget."""
+        """Return whether one more round stays within the budget."""
         return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
@@ -109,7 +110,7 @@ class CohortCharges:
         return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
-        """Charge a round of ``cohort`` clients, of whom ``counted`` are in the sum."""
+        """Charge a round of ``cohort`` clients; ``counted`` of them are in the sum."""
         self.account.charge(
             rate=self.privacy.rate,
             multiplier=self.privacy.sigma,
@@ -137,7 +138,7 @@ class CohortCharges:
 
 
 class TurnCharges:
-    """The cost of rounds in which clients take turns and the server adds the noise."""
+    """Cost of rounds in which clients take turns and the server adds the noise."""
 
     def __init__(self, privacy: TakeTurns) -> None:
         self.privacy = privacy
@@ -148,11 +149,11 @@ class TurnCharges:
         return self.privacy.shares(max(cohort, 1), None)
 
     def allows(self) -> bool:
-        """Say whether one more round stays within the budget."""
+        """Return whether one more round stays within the budget."""
         return self.account.allows()
 
     def after(self) -> float:
-        """Return the epsilon that there would be after one more round."""
+        """Return epsilon after one more round."""
         return self.account.after()
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
@@ -160,11 +161,11 @@ class TurnCharges:
         self.account.charge(drawn)
 
     def charge_lost(self, clients: Collection[int]) -> None:
-        """Charge a round that was cut short."""
+        """Charge an interrupted round."""
         self.account.charge_lost(clients)
 
     def history(self) -> dict[str, Tree]:
-        """Return the books as plain values."""
+        """Return the account as plain values."""
         return {"rounds": self.account.rounds, "lost": self.account.lost, "server": self.account.server}
 
     def restore(self, history: Mapping[str, Tree]) -> None:
@@ -174,7 +175,7 @@ class TurnCharges:
 
 
 def charges_of(privacy: ClientNoise) -> CohortCharges | TurnCharges:
-    """Open the books of a run."""
+    """Open the ledger of a run."""
     if isinstance(privacy, TakeTurns):
         return TurnCharges(privacy)
     if isinstance(privacy, ClientLevel):

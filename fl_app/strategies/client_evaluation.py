@@ -1,4 +1,4 @@
-"""Evaluation by clients: the whole model goes out, metrics come back and are averaged by samples."""
+"""Evaluation by clients: send the whole model, average the returned metrics by samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientEvaluation:
-    """One round of evaluation: who was asked, and what they said."""
+    """One round of evaluation: the clients asked, and their answers."""
 
     def __init__(self) -> None:
         self._asked: dict[int, int] = {}
@@ -49,7 +49,7 @@ class ClientEvaluation:
         return messages
 
     def mean(self, replies: Iterable[Message], record: Round) -> dict[str, float]:
-        """Return the metrics that all told, averaged by their samples."""
+        """Return the metrics that all clients reported, averaged by their samples."""
         told: dict[int, Mapping[str, float]] = {}
         for message in replies:
             client = self._asked.pop(message.metadata.src_node_id, None)

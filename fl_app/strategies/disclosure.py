@@ -10,7 +10,7 @@ from fl_app.results import Exchange, Privacy, SecureSum
 
 
 class Disclosure(NamedTuple):
-    """Rows for the result of a run, and the coordinates that they describe."""
+    """Rows for a run's result, and the coordinates that they describe."""
 
     exchange: Exchange
     coordinates: Tensor | None = None

@@ -18,9 +18,9 @@ MODES = ("change", "full")
 
 
 class Downlink:
-    """The last two versions of the weights, and which version every client holds.
+    """Last two versions of the weights, and the version that every client holds.
 
-    Blobs are packed on demand, once a version, and shared by all messages.
+    Blobs are packed on demand, once per version, and shared by all messages.
     """
 
     nothing: int = -1
@@ -97,9 +97,9 @@ class Downlink:
 
 
 class FixedDownlink(Downlink):
-    """The values at fixed coordinates; everything else is as in version 0.
+    """Downlink of the values at fixed coordinates; all other values are those of version 0.
 
-    Clients can make that version by themselves, or else hold it since they were sent the whole model.
+    Clients build that version themselves, or hold it from an earlier download of the whole model.
     """
 
     def __init__(self, coordinates: Tensor, *, start_known: bool = True) -> None:
@@ -109,11 +109,11 @@ class FixedDownlink(Downlink):
         self._coordinates = coordinates
 
     def base_for(self, client: int) -> int:
-        """Return version 0: clients hold no later one; who cannot make it is sent the whole model once."""
+        """Return version 0, the only one clients hold; one that cannot build it gets the whole model once."""
         return 0 if self.knows(client) else self.nothing
 
     def knows(self, client: int) -> bool:
-        """Say whether the client has worked with the coordinates, and remembers them."""
+        """Return whether the client has worked with the coordinates, and so remembers them."""
         return client in self._held
 
     def to_bound(self, locations: Mapping[str, Tensor] | None, extra: int) -> float | None:

@@ -1,7 +1,7 @@
-"""The exchange of a round: orders out, replies in, the whole model for clients that lack it.
+"""Exchange of a round: orders out, replies in, the whole model for clients that lack it.
 
-Every reply passes the `Gate` when it arrives, and every update `open_update` before it is added up: nothing
-else lets in what a client sent. All exchanges of a round share one deadline.
+Every reply passes the `Gate` when it arrives, and every update passes `open_update` before it is summed.
+Client data enters in no other way. All exchanges of a round share one deadline.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from fl_app.wire.messages import (
 logger = logging.getLogger(__name__)
 
 Pack = Callable[[int, int], tuple[RecordDict, int]]
-"""``pack(client, base)`` returns a message's content, which builds on a version, and its payload in bytes."""
+"""``pack(client, base)`` returns a message's content, built on version ``base``, and its payload in bytes."""
 SECONDS = 3600.0
-"""The deadline of a round that nobody gave one."""
+"""Default deadline of a round, in seconds."""
 _PATIENCE = {IDENTIFY: 0.3, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
-"""Which share of the time that is left an exchange may take: others come after it."""
+"""Share of the remaining time that an exchange may take, since others follow."""
 _OVERHEAD = 1 << 16
 """Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""
 
 
 class Arrived(NamedTuple):
-    """The replies of a round that passed, by client."""
+    """Accepted replies of a round, by client."""
 
     good: dict[int, Reply]
     left_out: dict[int, Reply]
-    """Answers to another model than the round's."""
+    """Answers to a model other than the round's."""
 
 
 class Exchange:
-    """Sends a round's messages and receives the replies; a bad client is named and never stops the round."""
+    """Sends a round's messages and receives the replies; it names bad clients, which never stop the round."""
 
     def __init__(
         self, roster: Roster, downlink: Downlink, gate: Gate, *, timeout: float | None = None
@@ -69,7 +69,7 @@ class Exchange:
         self.deadline = Deadline(SECONDS if timeout is None else timeout, _PATIENCE)
         self._most_bytes = _OVERHEAD
         self.sampled: dict[int, int] = {}
-        """The node ids of this round's clients."""
+        """Node ids of this round's clients."""
         self._record: Round | None = None
         self._grid: Grid | None = None
 
@@ -81,7 +81,7 @@ class Exchange:
         return self._record
 
     def begin(self, record: Round, grid: Grid, sampled: dict[int, int], model: Update) -> None:
-        """Begin a round with the clients that were drawn; no answer to it is much larger than ``model``."""
+        """Begin a round with the drawn clients; ``model`` bounds the size of their answers."""
         self._record, self._grid, self.sampled = record, grid, sampled
         self._most_bytes = 2 * raw_bytes(model) + _OVERHEAD
 
@@ -105,9 +105,9 @@ class Exchange:
         return self._grid.send_and_receive(messages, timeout=left)
 
     def collect(self, kind: str, replies: Iterable[Message], pack: Pack, *, counts: bool) -> Arrived:
-        """Return answers by client; a client that lacks the model gets it, and a second chance to answer.
+        """Return answers by client; send the whole model to clients that lack it, and ask them again.
 
-        ``counts``: whether they say by how many samples they count.
+        ``counts``: whether answers state the number of samples that weights them.
         """
         arrived, lacking = self._sort(replies, counts)
         if lacking and self._grid is not None:
@@ -119,7 +119,7 @@ class Exchange:
         return arrived
 
     def ask(self, kind: str, blobs: Mapping[int, bytes]) -> tuple[dict[int, bytes], dict[int, str]]:
-        """Send messages of secure aggregation; return the answers, and why the others have none."""
+        """Send messages of secure aggregation; return the answers, and the reasons of missing ones."""
         nodes = {self.sampled[client]: client for client in blobs}
         messages = [Message(pack_secure(blobs[client]), node, kind) for node, client in nodes.items()]
         self.record.count_down(sum(content_bytes(message.content) for message in messages))
@@ -138,14 +138,14 @@ class Exchange:
         return answers, silent
 
     def admit(self, client: int, message: Message, *, counts: bool) -> Reply:
-        """Return the reply in a message; a MessageError if the gate does not let it pass."""
+        """Return the reply in a message; raise a MessageError if the gate refuses it."""
         self._count(message)
         reply = unpack_reply(message)
         self.record.count_up(blob=len(reply.update))
         return self.gate.admit(reply, server_round=self.record.round, client=client, counts=counts)
 
     def fail(self, client: int, reason: str) -> None:
-        """Name a client whose update does not count; the first reason is kept."""
+        """Record a client whose update is not used; keep the first reason."""
         if client in {failure.client for failure in self.record.failures}:
             return
         failure = Failure(client=client, reason=foreign(reason))
@@ -175,7 +175,7 @@ class Exchange:
         for message in replies:
             client = client_of.get(message.metadata.src_node_id)
             if client is None:
-                # a SuperLink answers itself, with an error, for a node that is gone
+                # the SuperLink itself answers for a node that is gone, with an error
                 said = f": {foreign(message.error.reason)}" if message.has_error() else ""
                 node = message.metadata.src_node_id
                 self.note(f"a reply of node {node}, which was not asked, is ignored{said}")
@@ -198,7 +198,7 @@ class Exchange:
 
 
 def open_update(reply: Reply, read: Callable[[bytes], Update], buffers: Update) -> tuple[Update, Update]:
-    """Decode an update, and its ``buffers`` as doubles to be averaged; a CodecError if it is unusable."""
+    """Decode an update, and its ``buffers`` as doubles; raise a CodecError if it is unusable."""
     update = read(reply.update)
     beside = (
         {name: tensor.double() for name, tensor in decode(reply.buffers, buffers).items()} if buffers else {}

@@ -1,4 +1,4 @@
-"""FedAvg on Flower: clients send what local training changed."""
+"""FedAvg on Flower: clients send the change of local training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FedAvg(FedSGD):
     """Local SGD per client per round; ``x <- x + server_lr * mean(delta)``, by sample count.
 
     With ``momentum`` the mean change is accumulated as in FedAvgM. The schedule's
-    rate is the clients' own; it travels in the order.
+    rate is that of the clients, who get it with the order.
     """
 
     sends_changes = True
@@ -72,7 +72,7 @@ class FedAvg(FedSGD):
             raise ValueError(f"{who}: weight_decay belongs to the clients' training, not to the strategy")
 
     def default_optimiser(self) -> ServerOptimiser:
-        """Return SGD at the server's own rate."""
+        """Return SGD at the server's rate."""
         return sgd(lr=self.server_lr, momentum=self.momentum)
 
     def step(self, mean: Update, server_round: int) -> Update:
@@ -81,5 +81,5 @@ class FedAvg(FedSGD):
         return self._move({name: -delta for name, delta in change.items()}, server_round)
 
     def undo_step(self, before: Update, after: Update, server_round: int) -> tuple[Update, Update]:
-        """Return the mean change between two models, and how far rounding may be off."""
+        """Return the mean change between two models, and its rounding error."""
         return undo(before, after, -self.server_lr)

@@ -1,6 +1,6 @@
-"""FedAvg with another optimiser on the server: FedAvgM, FedAdagrad, FedAdam and FedYogi, in Flower's words.
+"""FedAvg with another optimiser on the server: FedAvgM, FedAdagrad, FedAdam and FedYogi, named as in Flower.
 
-Flower's ``eta_l``, the clients' rate, is the run's ``lr``: it follows the schedule and travels in the order.
+Flower's ``eta_l``, the clients' rate, is the run's ``lr``: it follows the schedule, and the order carries it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedProx on Flower: FedAvg whose clients are held near the model that they were sent."""
+"""FedProx on Flower: FedAvg with a penalty for distance from the received model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class FedProx(FedAvg):
     """FedAvg with ``proximal_mu / 2 * ||w - w_t||^2`` in the clients' loss (Li et al., 2020).
 
-    The server averages as FedAvg does. Clients take the same setting from the config they share with the
-    server (``training.proximal_mu``), as they take their epochs and batches.
+    The server averages as FedAvg does. Clients read the setting from the config they share with the
+    server (``training.proximal_mu``), like their epochs and batches.
     """
 
     def __init__(

@@ -65,28 +65,27 @@ logger = logging.getLogger(__name__)
 class FedSGD(Strategy):
     """One gradient per client per round; ``x <- x - lr * mean(g)``, by sample count.
 
-    ``model`` gives the names and shapes; the weights are those of ``start``'s ``initial_arrays``. Clients are
-    those of `fl_app.client.app`, or with ``run`` those of the run that a config describes. ``clients=None``
-    takes the nodes that are there, at least ``min_available_nodes``.
+    ``model`` gives the names and shapes; the weights come from ``start``'s ``initial_arrays``. Clients run
+    `fl_app.client.app`, or with ``run`` the app of a configured run. ``clients=None`` takes the connected
+    nodes, at least ``min_available_nodes``.
 
-    ``start`` is Flower's own. A bad client never stops a round: it is named in ``record.failures`` and in the
-    log, and the others are averaged. A client without the previous version of the model asks for the whole
-    one and gets it in the same round. ``optimiser`` takes the place of SGD with ``momentum`` and
-    ``weight_decay``.
+    ``start`` is Flower's own. A bad client never stops a round: ``record.failures`` and the log name it, and
+    the others are averaged. A client without the previous version of the model requests the whole model and
+    gets it in the same round. ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
         {"aggregate", "exchange", "on_begin", "on_sum", "run_key", "done", "_locations", "_sample"}
         | {"_config", "_started", "_evaluation", "_fixed"}
     )
-    """Attributes that every round or every start sets anew; a subclass names its own ones alone."""
+    """Attributes that every round or every start sets anew; a subclass lists only its own."""
 
     sends_changes: ClassVar[bool] = False
-    """Whether an update is a change of the weights, not a gradient."""
+    """True if an update is a change of the weights, not a gradient."""
     privacy: ClientNoise | None = None
     """Client-level differential privacy; None without it."""
     canaries: Canaries | None = None
-    """Canaries that measure it; None without any."""
+    """Canaries that measure the privacy; None without any."""
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class FedSGD(Strategy):
         self.fraction = fraction_train
         self.fraction_evaluate = fraction_evaluate
         self.reversible = optimiser is None and not momentum
-        """Whether `undo_step` is valid: a step depends only on values that a participant knows."""
+        """True if `undo_step` is valid: a step depends only on values that a participant knows."""
         self.optimiser = self.default_optimiser() if optimiser is None else optimiser
         self.records: list[Round] = []
         self.weights: Update = {}
@@ -202,23 +201,23 @@ class FedSGD(Strategy):
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees uploads under masks only."""
+        """True if the server sees uploads under masks only."""
         return False
 
     @property
     def private(self) -> bool:
-        """Whether updates leave under differential privacy."""
+        """True if updates leave under differential privacy."""
         return self._run is not None and self._run.release is not None
 
     def disclose(self) -> Disclosure | None:
-        """Return facts on the vectors that clients send, for the result of a run; None: they send none."""
+        """Return facts about the vectors that clients send, for the run's result; None: they send none."""
         return None
 
     # State that outlives a killed server. Draws need none: they follow from seed and round.
 
     @property
     def repeats(self) -> bool:
-        """Whether a repeated round gives the same bits."""
+        """True if a repeated round gives the same bits."""
         return True
 
     def history(self) -> dict[str, Tree]:
@@ -258,7 +257,7 @@ class FedSGD(Strategy):
         return sgd(momentum=self.momentum, weight_decay=self.weight_decay)
 
     def begin(self, tensors: Update) -> None:
-        """Do what must be done before the first round, which starts from ``tensors``."""
+        """Prepare the run before its first round, which starts from ``tensors``."""
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
         """Return the clients of ``clients`` that take part, in their order."""
@@ -307,7 +306,7 @@ class FedSGD(Strategy):
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether updates are weighted by samples; otherwise all count the same."""
+        """True if updates are weighted by samples; otherwise all count the same."""
         return True
 
     def weigh(self, good: Mapping[int, Reply]) -> dict[int, float]:
@@ -330,7 +329,7 @@ class FedSGD(Strategy):
         return gathered.total, gathered.buffers, gathered.clients
 
     def settle(self, clients: list[int]) -> bool:
-        """Account for the sum over ``clients``, and say whether it may be used; an empty sum may not."""
+        """Account for the sum over ``clients``; return whether it may be used, which an empty sum may not."""
         return bool(clients)
 
     def average(self, total: RunningSum) -> Update:
@@ -413,7 +412,7 @@ class FedSGD(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the good updates and move the model; name the clients without a usable update."""
+        """Average the good updates and move the model; record the clients without a usable update."""
         server_round += self.done
         record = self.records[-1]
         self._sample = None
@@ -446,7 +445,7 @@ class FedSGD(Strategy):
         return self._arrays(), MetricRecord(dict(metrics))
 
     def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
-        """Move the model by the sum of a round; return False, nothing moved, if the result is unusable."""
+        """Move the model by the sum of a round; if the result is unusable, return False and move nothing."""
         before = self._optimiser_state
         try:
             weights = self.step(self.average(total), server_round)
@@ -486,7 +485,7 @@ class FedSGD(Strategy):
         return self._evaluation.ask(orders, present, model, self._packed_buffers(), told, self.records[-1])
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the clients' metrics, averaged by their number of samples; None: nobody was asked."""
+        """Return the clients' metrics, averaged by their number of samples; None: no client was asked."""
         if not self.fraction_evaluate:
             return None
         record = self.records[-1]
@@ -507,7 +506,7 @@ class FedSGD(Strategy):
         )
 
     def measure_bounds(self) -> None:
-        """Note how far the current round's messages are from their entropy bound; this takes a while."""
+        """Record the size of this round's messages relative to their entropy bound; this is slow."""
         record, extra = self.records[-1], blob_size(self._locations) if self._locations else 0
         if self._sample is not None:
             update, size = self._sample
@@ -530,7 +529,7 @@ class FedSGD(Strategy):
         self._fixed = {name: tensors[name] for name in self._frozen}
 
     def _arrays(self) -> ArrayRecord:
-        """Return the whole model as Flower keeps it."""
+        """Return the whole model in Flower's format."""
         return hold(self.weights | self.buffers | self._fixed)
 
     def _check_started(self) -> None:
@@ -543,7 +542,7 @@ class FedSGD(Strategy):
             )
 
     def _config_for(self, server_round: int, config: ConfigRecord) -> ConfigRecord | None:
-        """Return what the clients' own training functions are told; a run's config tells its clients all."""
+        """Return the config for users' training functions; clients of a configured run need none."""
         who, lr = type(self).__name__, self.lr(server_round)
         if self._run is not None:
             if len(config):
@@ -596,7 +595,7 @@ class FedSGD(Strategy):
         return pack
 
     def _collect(self, kind: str, replies: Iterable[Message], pack: Pack) -> dict[int, Reply]:
-        """Return the answers that count; releases of the others are charged, too."""
+        """Return the usable answers; charge the releases of the others, too."""
         good, left_out = self.exchange.collect(kind, replies, pack, counts=self.weighs_by_samples)
         for client, reply in left_out.items():
             self.charges.remember(client, reply.release)

@@ -18,7 +18,7 @@ from fl_app.training.schedules import Schedule
 class FLBasic(FLStd):
     """Clients train and send ``share`` of all coordinates, new ones each round (Kerkouche et al., FL-BASIC).
 
-    The order has the seed, so it costs no upload to say which they are. The whole model goes down.
+    The order carries their seed, so uploads need no positions. Clients download the whole model.
     """
 
     keeps_sketch = False

@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 class FLCS(FLStd):
     """Clients send measurements, as many as ``share`` of all coordinates (Kerkouche et al., FL-CS).
 
-    They train everything. Measurements are linear: the server averages them, and looks for
-    the sparse change only once a round. The whole model goes down.
+    They train all weights. Measurements are linear: the server averages them and reconstructs
+    the sparse change once per round. Clients download the whole model.
     """
 
     keeps_sketch = False
@@ -80,7 +80,7 @@ class FLCS(FLStd):
         )
 
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after the reconstructed change, and log the time that it took."""
+        """Return the weights after the reconstructed change, and log the time of the reconstruction."""
         start = time.process_time()
         weights = super().step(mean, server_round)
         logger.info(

@@ -1,4 +1,4 @@
-"""FL-STD on Flower, and the base of the FL-TOP family: clients send vectors, and count alike."""
+"""FL-STD on Flower, and the base of the FL-TOP family: clients send vectors of equal weight."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from fl_app.wire.messages import (
 )
 
 NOISE_REACH = 9.0
-"""Deviations by which the norm of a client's noise may exceed what is expected: more never happens."""
+"""Deviations by which the norm of a client's noise may exceed its expectation; more never happens."""
 ROUNDING = 1.001
 
 
 class BudgetSpent(Exception):
-    """The next round would exceed the privacy budget; it has not begun."""
+    """Spent budget: the next round would exceed it and has not begun."""
 
 
 class FLStd(FedAvg):
@@ -54,20 +54,20 @@ class FLStd(FedAvg):
 
     An upload is one vector, the `Sketch` of an update. With ``privacy`` each client
     clips it to an L2 norm and adds its share of the noise; the server draws
-    clients by coins, divides by the number that it expects, and stops before the budget
-    would be passed. Clients keep nothing between rounds.
+    clients independently, divides by their expected number, and stops before it would
+    exceed the budget. Clients keep nothing between rounds.
     """
 
     passing = frozenset({"aggregation", "public", "sketch", "_drawn", "_cohort", "_deliveries", "_grid"})
 
     coordinates: Tensor | None = None
-    """Coordinates agreed on once for all rounds, if any."""
+    """Coordinates agreed once for all rounds, if any."""
     voted_in: int | None = None
     """Round of the vote on them; None: the server chose."""
     keeps_sketch = True
-    """Whether clients send the same coordinates in every round."""
+    """True if clients send the same coordinates in every round."""
     bound_sketches = 1
-    """Number of rounds over whose sketches the clipping bound is taken."""
+    """Number of rounds whose sketches determine the clipping bound."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class FLStd(FedAvg):
                 "coordinates in every round: take defense=fl_std, or fl_top with defense.chosen_by=public"
             )
         self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
-        """The noise of all rounds, if it is correlated."""
+        """Noise of all rounds, if it is correlated."""
         self._settings = "" if run is None else run.settings
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(model).values())
@@ -135,7 +135,7 @@ class FLStd(FedAvg):
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
         self.start_hash = ""
-        """Hash of version 0, which clients make by themselves; "" if they need not."""
+        """Hash of version 0, which clients build themselves; "" if they need not."""
         self.coordinates_hash = ""
         """Hash of the agreed coordinates; "" without any."""
         self._drawn: list[int] = []
@@ -152,16 +152,16 @@ class FLStd(FedAvg):
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees uploads under masks only."""
+        """True if the server sees uploads under masks only."""
         return self.aggregation is not None
 
     @property
     def private(self) -> bool:
-        """Whether updates leave under differential privacy."""
+        """True if updates leave under differential privacy."""
         return self.privacy is not None
 
     def disclose(self) -> Disclosure | None:
-        """Return the facts on the vectors, on secure aggregation and on client-level privacy."""
+        """Return facts about the vectors, secure aggregation and client-level privacy."""
         exchange = Exchange(scheme=type(self).__name__, values=self.sketch.size, of=self.total_entries)
         if self.coordinates is not None:
             exchange.hash, exchange.voted_in = self.coordinates_hash, self.voted_in
@@ -193,7 +193,7 @@ class FLStd(FedAvg):
 
     @property
     def repeats(self) -> bool:
-        """Whether a repeated round gives the same bits: not with new keys or new noise."""
+        """True if a repeated round gives the same bits; new keys or new noise prevent that."""
         return self.aggregation is None and (self.privacy is None or self.privacy.replayable)
 
     def history(self) -> dict[str, Tree]:
@@ -235,7 +235,7 @@ class FLStd(FedAvg):
     def bound(self, privacy: ClientNoise) -> float:
         """Return the largest L2 norm of a vector: as configured, or measured on public samples."""
         if privacy.clip:
-            return float(privacy.clip)  # a config may have a whole number, which a plan cannot hold
+            return float(privacy.clip)  # a config may have an integer, which a plan cannot hold
         if self.public is None:
             raise ValueError(
                 f"{type(self).__name__}: ClientLevel needs a clip: no public round is there to learn it from"
@@ -245,7 +245,7 @@ class FLStd(FedAvg):
     # The round.
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
-        """Return the participants, by the mechanism's own rule; a spent budget is a `BudgetSpent`."""
+        """Return the participants, by the mechanism's own rule; raise `BudgetSpent` if no round is left."""
         if self.privacy is None or self.privacy.fixed_size:
             drawn = super().draw(clients, server_round)
         else:
@@ -260,7 +260,7 @@ class FLStd(FedAvg):
         return drawn
 
     def prepare(self, server_round: int, grid: Grid) -> None:
-        """Skip a secure round if too few clients were drawn; that is charged, since it is visible."""
+        """Skip a secure round if too few clients were drawn; charge it, since it is visible."""
         self.sketch = self.sketch_of(server_round)
         self._drawn = list(self.exchange.sampled)
         if self._leaves_out(len(self._drawn)):
@@ -293,7 +293,7 @@ class FLStd(FedAvg):
         )
 
     def read(self, blob: bytes) -> Update:
-        """Return the vector that a client uploaded; a norm above the bound is a CodecError."""
+        """Return the vector that a client uploaded; raise a CodecError if its norm exceeds the bound."""
         vector = self._vector(blob, self.sketch)
         values = vector[VALUES].double()
         noise = 0.0
@@ -359,11 +359,11 @@ class FLStd(FedAvg):
 
     @property
     def weighs_by_samples(self) -> bool:
-        """Whether updates are weighted by samples: no, since a client's number of samples is private."""
+        """False: updates have equal weight, since a client's number of samples is private."""
         return False
 
     def settle(self, clients: list[int]) -> bool:
-        """Charge the round; a released sum has its whole noise, so that it may be empty."""
+        """Charge the round; a released sum has the whole noise, so it may be empty."""
         if self.cohort_charges is None:
             return super().settle(clients)
         self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
@@ -404,7 +404,7 @@ class FLStd(FedAvg):
             total.value = {VALUES: noise.to("cpu", like.dtype)}
 
     def _server_noise(self, counted: int) -> Tensor | None:
-        """Return the noise of those whose vector is not in a sum, or all of it if clients add none."""
+        """Return the noise of clients whose vector is not in a sum, or all of it if clients add none."""
         privacy, charges, stream = self.privacy, self.cohort_charges, self.noise_stream
         if privacy is None or charges is None or (stream is None and counted == self._cohort > 0):
             return None
@@ -425,7 +425,7 @@ class FLStd(FedAvg):
         return generator_for(self._seed, self.records[-1].round, SERVER, f"noise/{self._attempt}")
 
     def average(self, total: RunningSum) -> Update:
-        """Return the sum over the number of clients; over the expected number if they were drawn by coins."""
+        """Return the sum over the number of clients, or over the expected number under Poisson sampling."""
         counted = round(total.weight)
         return total.over(counted if self.privacy is None else self.privacy.divisor(counted))
 
@@ -435,7 +435,7 @@ class FLStd(FedAvg):
         return super().step(change, server_round)
 
     def _agree(self, aggregation: SecureAggregation, server_round: int) -> None:
-        """Run the exchanges before training; with too few clients, none is ordered to train."""
+        """Run the exchanges before training; with too few clients, order none to train."""
 
         charges = self.cohort_charges
 
@@ -480,7 +480,7 @@ class FLStd(FedAvg):
         )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:
-        """Name the clients whose messages were refused; vectors that came before count."""
+        """Record the clients whose messages were refused; their earlier vectors stay in the sum."""
         for client, reason in aggregation.refused.items():
             if client in counted:
                 self.exchange.note(reason)
@@ -488,12 +488,12 @@ class FLStd(FedAvg):
                 self.exchange.fail(client, reason)
 
     def _ask(self, kind: str, blobs: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send messages of secure aggregation and return the answers; name the silent clients."""
+        """Send messages of secure aggregation and return the answers; record the silent clients."""
         answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):
                 self.exchange.fail(client, f"{kind}: {reason}")
-            else:  # its vector is in the sum all the same
+            else:  # its vector stays in the sum
                 self.exchange.note(f"client {client}: {kind}: {reason}")
         return answers
 

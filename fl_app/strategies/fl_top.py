@@ -1,4 +1,4 @@
-"""FL-TOP on Flower: the same few coordinates in every round, both ways."""
+"""FL-TOP on Flower: the same few coordinates in every round, in both directions."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from fl_app.wire.messages import VALUES, pack_blob
 PublicSamples = tuple[Tensor, Tensor]
 """Inputs and labels of public samples, for a model of classes."""
 PublicLoss = Callable[[nn.Module], Tensor]
-"""The loss of a model on public data of any kind, with its graph."""
+"""Loss of a model on any public data, with its autograd graph."""
 
 
 class FLTop(FLStd):
-    """Only T ever changes and travels: the coordinates that move most on public samples (Kerkouche et al.).
+    """Federation on T only, the coordinates that move most on public samples (Kerkouche et al.).
 
     T is ``share`` of all coordinates: those with the largest sum of gradients' magnitudes over
-    ``public_steps`` steps of SGD from the initial weights, at a rate of ``public_lr`` (the clients' own
-    if it is None). Clients are told T once; its hash is in every order. In a run of a config they make the
-    initial weights by themselves, else they are sent the whole model once.
+    ``public_steps`` steps of SGD from the initial weights, at a rate of ``public_lr`` (that of the
+    clients if it is None). Clients receive T once; every order has its hash. In a configured run they build
+    the initial weights themselves, else they receive the whole model once.
 
-    ``chosen_by="vote"``: no public sample is needed for T (§3.2.3, which leaves open how). In the first
-    round clients train all weights, each votes for the coordinates that it moved most, and T has the
-    most votes; the model stays as it is. A vote is a vector like any other: of norm 1, with the same noise,
+    ``chosen_by="vote"`` needs no public samples for T (§3.2.3, which leaves the method open). In the first
+    round clients train all weights, and each votes for the coordinates that it moved most. T has the most
+    votes, and the model does not change. A vote is a vector like any other: of norm 1, with the same noise,
     under the same masks, and charged as a round.
     """
 
@@ -98,9 +98,9 @@ class FLTop(FLStd):
             raise ValueError('FLTop: give public samples (x, y) or a loss of the model, or chosen_by="vote"')
         self._share = share
         self.coordinates: Tensor | None = None
-        """T; None until it was chosen or voted on."""
+        """T; None until it is chosen."""
         self.voted_in: int | None = None
-        """The round in which it was; None: the server chose."""
+        """Round of the vote on T; None: the server chose."""
         self.keeps_sketch = chosen_by != "vote"
         ahead = public if isinstance(public, PublicRound) else None
         if chosen_by == "public" and ahead is not None:
@@ -129,7 +129,7 @@ class FLTop(FLStd):
         )
         self._start = {name: p.detach().clone() for name, p in parameters(model).items()}
         self._choose: Callable[[Update], Tensor] | None = None
-        """Chooses T from the weights that ``start`` begins with."""
+        """Function that chooses T from the initial weights of ``start``."""
         if chosen_by == "public" and public is not None and not isinstance(public, PublicRound):
             rate = public_lr or self.lr(1)
             self._choose = partial(_scores, copy.deepcopy(model), public, lr=rate, steps=public_steps)
@@ -149,11 +149,11 @@ class FLTop(FLStd):
             self.clip = 0.0 if self.privacy is None else self.bound(self.privacy)
 
     def _downlink(self, coordinates: Tensor) -> FixedDownlink:
-        # a config lets clients make the initial weights by themselves; others are sent them once
+        # with a config, clients build the initial weights themselves; others receive them once
         return FixedDownlink(coordinates, start_known=self._run is not None)
 
     def history(self) -> dict[str, Tree]:
-        """Return what the rounds so far have left, as plain values."""
+        """Return the state after the rounds so far, as plain values."""
         voted = self.voted_in is not None
         return super().history() | {
             "voted_in": self.voted_in,
@@ -163,7 +163,7 @@ class FLTop(FLStd):
         }
 
     def restore(self, history: dict[str, Tree]) -> None:
-        """Go on from what `history` returned, with the coordinates that were voted on."""
+        """Go on from what `history` returned, with the coordinates of the vote."""
         if history["voted_in"] is not None:
             self.voted_in, self.clip = history["voted_in"], history["clip"]
             coordinates = history["coordinates"].cpu()
@@ -175,13 +175,13 @@ class FLTop(FLStd):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Order this round's clients to train; once the coordinates are known, nothing else travels."""
+        """Order this round's clients to train; once the coordinates are known, send only their values."""
         if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
             self.exchange.downlink = self._downlink(self.coordinates)
         return super().configure_train(server_round, arrays, config, grid)
 
     def sketch_of(self, server_round: int) -> Sketch:
-        """Return the coordinates, which are always the same; before they are known, votes on them."""
+        """Return the fixed coordinates as a sketch; before they are known, a vote on them."""
         if self.coordinates is None:
             return Votes(self.total_entries, coordinate_count(self._share, self.total_entries))
         return Chosen(self.coordinates)
@@ -191,7 +191,7 @@ class FLTop(FLStd):
         return 1.0 if self.coordinates is None else super().bound(privacy)
 
     def sketch_check(self, values: Tensor, noise: float) -> None:
-        """Refuse votes that count more than one for a coordinate, or that are more than there are."""
+        """Refuse more than one vote for a coordinate, or more votes than a client has."""
         if self.coordinates is not None:
             return
         count = coordinate_count(self._share, self.total_entries)
@@ -207,7 +207,7 @@ class FLTop(FLStd):
         return None if known else self._coordinates_record
 
     def step(self, mean: Update, server_round: int) -> Update:
-        """Return the weights after the mean change, which all others survive bit for bit; votes move none."""
+        """Return the weights after the mean change; other weights keep their bits, and votes move none."""
         if self.coordinates is None:
             self.voted_in = server_round
             self._agree_on(top_coordinates(mean[VALUES].clamp_min(0), self._share).cpu())
@@ -215,7 +215,7 @@ class FLTop(FLStd):
                 self.clip = self.bound(self.privacy)
             return self.weights
         moved = super().step(mean, server_round)
-        # to add 0 would turn a -0.0 into 0.0, and clients start from the former
+        # adding 0 would turn -0.0 into 0.0, and clients start from -0.0
         return scatter(gather(moved, self.coordinates), self.coordinates, self.weights)
 
     def _agree_on(self, coordinates: Tensor) -> None:
@@ -229,7 +229,7 @@ class FLTop(FLStd):
 def _scores(
     model: nn.Module, public: PublicSamples | PublicLoss, tensors: Update, *, lr: float, steps: int
 ) -> Tensor:
-    """Return how much each coordinate moves from ``tensors`` on public samples, or by a public loss."""
+    """Return the movement of each coordinate from ``tensors`` on public samples, or by a public loss."""
     model.load_state_dict(tensors)
     if callable(public):
         own = public

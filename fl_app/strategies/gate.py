@@ -1,8 +1,8 @@
-"""The one gate for what clients send: nothing is counted, averaged or adopted that has not passed it.
+"""Single gate for client data: the server counts, averages and adopts nothing that has not passed it.
 
-A reply passes `admit` as it arrives, an update `check_update` when it is decoded, and a new model
-`check_model` before it takes the old one's place. Each refusal is an error of one client's message, or of one
-round, never of the run.
+`admit` checks a reply on arrival, `check_update` checks an update when it is decoded, and `check_model`
+checks a new model before it replaces the old one. A refusal affects one client's message or one round,
+never the run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MOST_SAMPLES = 1 << 31
 MOST_STEPS = 1 << 20
 MOST_RELEASED_STEPS = 10_000
 LARGEST = 1e10
-"""The largest entry of an update or buffer: no sum of them leaves float32."""
+"""Largest entry of an update or buffer: their sums stay within float32."""
 LARGEST_METRIC = 1e12
 """Largest metric that a client may report: its square is still finite."""
 SHARES = ("pruned_share",)
 NORMS = ("residual_norm", "gradient_norm")
 METRICS = ("loss", *NORMS, *SHARES)
 LONGEST_NAME = 64
-"""Characters in the name of a metric of a client's own."""
+"""Most characters in the name of a client's own metric."""
 OVER_MEDIAN = 10.0
 """Multiple of the round's median at which unverified sample counts are capped."""
 
 ExpectedRelease = Callable[[float, int], Release]
-"""The release of a round of so many steps at such a sampling rate, by the server's own settings."""
+"""Release expected by the server's settings, from sampling rate and number of steps."""
 
 
 class Unusable(ValueError):
@@ -45,25 +45,25 @@ class Unusable(ValueError):
 
 @dataclass
 class Gate:
-    """Bounds for replies, from what the server itself knows of the run."""
+    """Bounds for replies, from the server's own knowledge of the run."""
 
     release: ExpectedRelease | None = None
-    """None: nothing is released under differential privacy, and no reply may say otherwise."""
+    """Expected release; None: no differential privacy of records, and no reply may claim any."""
     dealt: Mapping[int, int] = field(default_factory=dict)
     """Number of samples dealt to each client."""
     own_data: Set[int] = frozenset()
-    """The clients that bring samples of their own instead."""
+    """Clients that use their own samples instead."""
     metrics: Sequence[str] | None = METRICS
-    """Names of the metrics that are kept; None: any."""
+    """Names of the metrics to keep; None: any."""
     withheld: Callable[[int, int], bool] = lambda server_round, client: False
-    """Says whether the server itself keeps a client's answer of a round from the mean."""
+    """Returns whether the server itself withholds a client's answer from the mean of a round."""
     _told: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Sampling rate and steps of every client's first release: they do not change within a run."""
+    """Sampling rate and steps of every client's first release; they are constant within a run."""
 
     def admit(self, reply: Reply, *, server_round: int, client: int, counts: bool) -> Reply:
-        """Return a reply of ``client`` with the metrics that may be kept; a MessageError if it may not pass.
+        """Return a reply of ``client`` with the metrics to keep; raise a MessageError if it is refused.
 
-        ``counts``: whether the update is weighed by samples.
+        ``counts``: whether the update is weighted by samples.
         """
         answer = reply.answer
         if (answer.round, answer.client) != (server_round, client):
@@ -104,7 +104,7 @@ class Gate:
         self._told[client] = mechanism
 
     def weights(self, claimed: Mapping[int, float]) -> dict[int, float]:
-        """Return how much each client counts; claims that cannot be checked are capped by the median."""
+        """Return the weight of each client; cap unverifiable claims by the median."""
         cap = OVER_MEDIAN * median(claimed.values()) if claimed else math.inf
         return {client: w if self._was_dealt(client) else min(w, cap) for client, w in claimed.items()}
 
@@ -113,7 +113,7 @@ class Gate:
 
 
 def check_update(update: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-    """Refuse an update or buffers, as a CodecError, that would spoil a mean."""
+    """Raise a CodecError for an update or buffers that would spoil a mean."""
     for tensors in (update, buffers):
         bad = first_above(tensors, LARGEST)
         if bad is not None:
@@ -127,7 +127,7 @@ def check_update(update: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) ->
 
 
 def check_model(weights: Update, buffers: Update) -> None:
-    """Refuse a model, as `Unusable`, that no client could train."""
+    """Raise `Unusable` for a model that no client could train."""
     for tensors in (weights, buffers):
         bad = first_above(tensors, math.inf)
         if bad is not None:
@@ -135,11 +135,11 @@ def check_model(weights: Update, buffers: Update) -> None:
 
 
 def first_above(tensors: Mapping[str, Tensor], limit: float) -> str | None:
-    """Return the name of the first tensor with an entry of at least ``limit``, or none that is a number."""
+    """Return the name of the first tensor with an entry that is NaN or at least ``limit``, else None."""
     floats = {name: t for name, t in tensors.items() if t.numel() and t.is_floating_point()}
     if not floats:
         return None
-    # one pass for all: a largest magnitude is below the limit only if all entries are
+    # one pass for all: the largest magnitude is below the limit only if all entries are
     norms = torch._foreach_norm(list(floats.values()), math.inf)
     alike = len({norm.dtype for norm in norms}) == 1
     largest = torch.stack(norms if alike else [norm.double() for norm in norms]).tolist()
@@ -151,7 +151,7 @@ def _never_negative(name: str) -> bool:
 
 
 def _kept(metrics: Mapping[str, float], names: Sequence[str] | None) -> dict[str, float]:
-    """Return the metrics that somebody reads and that can be what they are called."""
+    """Return the metrics to keep: allowed names with values in their range."""
 
     def fits(name: str, value: float) -> bool:
         if name in SHARES:

@@ -1,4 +1,4 @@
-"""Sum of a round: the updates that can be read, added up by weight or combined by a robust rule."""
+"""Sum of a round: the readable updates, summed by weight or combined by a robust rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gathered:
     buffers: RunningSum = field(default_factory=RunningSum)
     clients: list[int] = field(default_factory=list)
     sample: tuple[Update, int] | None = None
-    """The first update, and the bytes in which it came."""
+    """First update, and its size in bytes."""
 
 
 def gather_updates(
@@ -35,8 +35,8 @@ def gather_updates(
 ) -> Gathered:
     """Add up the updates and the ``wanted`` buffers of replies, in the order of their clients.
 
-    A reply that cannot be read is left out, and ``refuse`` is told why. With a ``rule`` all updates are
-    kept until the end, and the rule combines them; the buffers are then their median.
+    An unreadable reply is left out, and ``refuse`` gets the reason. With a ``rule`` all updates are kept
+    until the end, and the rule combines them; the buffers are then combined by their median.
     """
     gathered = Gathered()
     kept: list[tuple[Update, Update, float]] = []

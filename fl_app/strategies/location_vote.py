@@ -23,7 +23,7 @@ def vote(ballots: Sequence[Masks], generator: torch.Generator) -> Update:
     elected: Update = {}
     for name, first in ballots[0].items():
         votes = torch.stack([ballot[name] for ballot in ballots]).sum(0)
-        # less than one vote, so it decides among equals only; doubles, so that it always counts
+        # less than one vote, so it only breaks ties; in doubles, so that it is never rounded away
         draw = torch.rand(first.shape, generator=generator, dtype=torch.float64, device="cpu")
         elected[name] = largest(votes + draw.to(votes.device), int(first.sum()))
     return elected
@@ -32,8 +32,8 @@ def vote(ballots: Sequence[Masks], generator: torch.Generator) -> Update:
 def agreement(ballots: Mapping[int, Masks]) -> dict[int, float]:
     """Return for every voter the share of its positions that another voter names too.
 
-    The upper median over the others: as long as half of the others are honest, an
-    honest voter is not judged by how little it has in common with the rest.
+    It is the upper median over the others: as long as half of them are honest, an honest
+    voter gets at least its smallest overlap with an honest one.
     """
     total = sum(int(mask.sum()) for mask in next(iter(ballots.values())).values())
 

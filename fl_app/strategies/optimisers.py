@@ -1,7 +1,7 @@
-"""The server's optimisers: pairs of pure functions that turn a mean gradient into the next weights.
+"""Server optimisers: pairs of pure functions that turn a mean gradient into the next weights.
 
-The pair has the shape of a `Transform`: all state goes in and comes out, so a strategy keeps, saves and
-restores it without knowing it. Settings carry Flower's names and defaults.
+The pair has the shape of a `Transform`: all state is passed in and returned, so a strategy keeps, saves
+and restores it without knowing its content. Settings have Flower's names and defaults.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fl_app.storage.tree_file import Tree
 from fl_app.types import Update
 
 OptimiserState = dict[str, Tree]
-"""Tensors by name, nested as the optimiser likes; whatever a `Tree` can hold."""
+"""State of an optimiser: tensors by name, in any nesting that a `Tree` can hold."""
 
 
 class Moment(NamedTuple):
-    """The time of a step: the round, counted from 1, and the schedule's rate in it."""
+    """Time of a step: the round, counted from 1, and the schedule's rate in it."""
 
     round: int
     lr: float
 
 
 class ServerOptimiser(NamedTuple):
-    """Two pure functions. The state goes in and comes out; nothing hides in a closure.
+    """Two pure functions. All state is passed in and returned; closures hold none.
 
     ``init(weights) -> state`` and ``update(mean, state, weights, moment) -> (new_weights, state)``. The mean
-    is a gradient: a strategy whose clients send changes hands over their mean with its sign turned.
+    is a gradient: a strategy whose clients send changes passes their negated mean.
     """
 
     init: Callable[[Update], OptimiserState]
@@ -57,7 +57,7 @@ def sgd(lr: float | None = None, momentum: float = 0.0, weight_decay: float = 0.
         if weight_decay:
             mean = {name: g + weight_decay * weights[name] for name, g in mean.items()}
         if momentum:
-            # the first step is the gradient itself: to add it to 0 would turn a -0.0 into 0.0
+            # the first step is the gradient itself: adding it to 0 would turn -0.0 into 0.0
             old = state["velocity"]
             mean = {name: momentum * old[name] + g if old else g for name, g in mean.items()}
             state = {"velocity": mean}
@@ -67,7 +67,7 @@ def sgd(lr: float | None = None, momentum: float = 0.0, weight_decay: float = 0.
 
 
 def adam(eta: float = 0.1, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3) -> ServerOptimiser:
-    """FedAdam's step (Reddi et al., 2021), with the correction of the first rounds that Flower's has."""
+    """FedAdam's step (Reddi et al., 2021), with Flower's bias correction of the first rounds."""
     _check_shares("adam", beta_1=beta_1, beta_2=beta_2)
 
     def rate(server_round: int) -> float:

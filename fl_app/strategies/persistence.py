@@ -1,7 +1,7 @@
-"""Rehearsal of a resume: whether a strategy that somebody else wrote would go on as if never cut short.
+"""Rehearsal of a resume: a test that a third-party strategy goes on as if never interrupted.
 
-A strategy's own `history` says what is saved. Whether it is all cannot be told from the code, so it is tried:
-a copy of the strategy as it was built restores the history, and must then hold what the running one holds.
+A strategy's own `history` returns the state to save. The code does not show whether this is complete, so we
+try it: a copy of the strategy as built restores the history, and must then equal the running one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LIBRARIES = sys.stdlib_module_names | {"fl_app", "flwr", "torch", "numpy"}
 
 
 class Rehearsal:
-    """Tries, for one strategy, to resume from what it would save.
+    """Trial resume of one strategy from the state that it would save.
 
-    The strategies and optimisers of this package are tested for it, and are not tried again in every run.
+    Tests cover the strategies and optimisers of this package, so runs do not try them again.
     """
 
     def __init__(self, strategy: FedSGD) -> None:
@@ -44,18 +44,18 @@ class Rehearsal:
             self._functions = functions_in(kept, libraries=_LIBRARIES)
             self._hidden = self._hidden_memory()
             self._built = built
-        except Exception as error:  # whatever a stranger's object raises when it is copied
+        except Exception as error:  # anything that a foreign object raises when copied
             self._refusal = self._say(f"cannot be copied to see what it keeps ({error})")
 
     def refusal(self, history: dict[str, Tree]) -> str | None:
-        """Return why a run cannot be resumed from ``history``; None if it can, bit for bit."""
+        """Return the reason that a run cannot resume from ``history``; None if it can, bit for bit."""
         if self._built is None:
             return self._refusal
         try:
             twin = copy.deepcopy(self._built)
             twin.restore(stored(history))
             return self._difference(twin)
-        except Exception as error:  # in a stranger's restore, or in what it keeps
+        except Exception as error:  # in a foreign restore, or in the state that it keeps
             return self._say(f"cannot be restored from its history ({type(error).__name__}: {error})")
 
     def _difference(self, twin: FedSGD) -> str | None:
@@ -70,7 +70,7 @@ class Rehearsal:
         return None
 
     def _hidden_memory(self) -> list[tuple[str, Snapshot]]:
-        """Return all that could remember outside of the strategy's attributes, and where it is."""
+        """Return all possible state outside of the strategy's attributes, with its location."""
         return [
             ("numpy's global generator", _take(np.random.get_state(legacy=False))),
             ("Python's global generator", _take(random.getstate())),
@@ -88,7 +88,7 @@ def _take(value: Any) -> Snapshot:
 
 
 def _is_foreign(part: Any) -> bool:
-    """Say whether a class, a function or a callable object comes from outside of this package."""
+    """Return whether a class, function or callable object comes from outside of this package."""
     while isinstance(part, functools.partial):
         part = part.func
     module = getattr(part, "__module__", None) or type(part).__module__

@@ -1,6 +1,6 @@
-"""Means that a minority of liars cannot steer, without Flower: each is a function of all updates of a round.
+"""Robust means that a minority of liars cannot steer, without Flower: functions of all updates of a round.
 
-Without assumptions about data none is safe: a rule that withstands liars also drops honest clients whose data
+None is safe without assumptions about data: a rule that withstands liars also drops honest clients whose data
 differ. ``withstand`` is the share of clients that may lie.
 """
 
@@ -16,13 +16,13 @@ from torch import Tensor
 from fl_app.types import Update
 
 Rule = Callable[[Sequence[Update], Sequence[float]], Update]
-"""``rule(updates, weights)`` returns what takes the place of the weighted mean."""
+"""``rule(updates, weights)`` returns the replacement of the weighted mean."""
 
 RULES = ("mean", "median", "trimmed", "krum", "norm_bounded")
 
 
 def rule_of(name: str, withstand: float = 0.2) -> Rule | None:
-    """Return a rule by its name; None for the plain mean, which needs no two updates at a time."""
+    """Return a rule by its name; None for the plain mean, which needs only one update at a time."""
     if name not in RULES:
         raise ValueError(f"aggregate: must be one of {', '.join(RULES)}; got {name!r}")
     if not 0 <= withstand < 0.5:
@@ -37,7 +37,7 @@ def rule_of(name: str, withstand: float = 0.2) -> Rule | None:
 
 
 def liars(clients: int, share: float) -> int:
-    """Return how many of so many clients a share is, rounded up, but always less than half."""
+    """Return a share of the clients as a number, rounded up, but always less than half."""
     return min(math.ceil(share * clients - 1e-9), (clients - 1) // 2)
 
 

@@ -20,12 +20,12 @@ MOST_CLIENTS = 1 << 31
 
 
 class Roster:
-    """The clients that are there, in the order of their partition ids.
+    """Connected clients, in the order of their partition ids.
 
-    Flower's node ids are drawn at random and come in any order; sampling, seeds
-    and summation by partition id make a run repeatable. The first node that says it is a client
-    is that client for the whole run: with keys of its own, a node has the same id when it comes back,
-    and no other one can take its place.
+    Flower's node ids are random and come in any order; sampling, seeds and summation by
+    partition id make a run repeatable. The first node that claims a client id keeps it for the
+    whole run: with its own keys, a node has the same id when it returns, and no other node can
+    take its place.
     """
 
     def __init__(self, clients: int | None, *, least: int = 1, wait: float = 60.0) -> None:
@@ -33,19 +33,19 @@ class Roster:
             if number is not None and number < 1:
                 raise ValueError(f"Roster: {what} must be at least 1, got {number}")
         self.expected = clients
-        """The number of clients; None: those that are there, ``least`` of them to begin with."""
+        """Number of clients; None: all connected ones, at least ``least`` at the start."""
         self._least = least if clients is None else clients
         self._wait = wait
         self._node_of: dict[int, int] = {}
         self._turned_away: set[int] = set()
         self._missed: dict[int, int] = {}
-        """Number of unanswered requests to a node; the rounds until the next one double each time."""
+        """Unanswered requests per node; the wait until the next one doubles each time, in rounds."""
         self._rounds = 0
         self.own_data: set[int] = set()
-        """The clients that train on samples of their own."""
+        """Clients that train on their own samples."""
 
     def present(self, grid: Grid) -> dict[int, int]:
-        """Return {client: node id} of the nodes that are there now, in the order of clients."""
+        """Return {client: node id} of the nodes connected now, in the order of clients."""
         nodes = self._wait_for_nodes(grid)
         known = {*self._node_of.values(), *self._turned_away}
         self._identify(grid, [node for node in nodes - known if self._is_due(node)])
@@ -56,7 +56,7 @@ class Roster:
         return self._rounds % (1 << min(self._missed.get(node, 0), 10)) == 0
 
     def _wait_for_nodes(self, grid: Grid) -> set[int]:
-        """Wait for the federation to be complete, once: later a node may be missing."""
+        """Wait once until the federation is complete; later a node may be missing."""
         if self._node_of:
             return set(grid.get_node_ids())
         try:
@@ -81,7 +81,7 @@ class Roster:
                 logger.warning("node %d is left out: %s", node, foreign(error))
 
     def _bind(self, node: int, identity: Identity) -> None:
-        """Note which client a node is; a MessageError if it cannot be that one."""
+        """Bind a node to its client; raise a MessageError if it cannot be that client."""
         client = identity.client
         self._turned_away.add(node)
         most = MOST_CLIENTS if self.expected is None else self.expected

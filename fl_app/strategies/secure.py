@@ -1,4 +1,4 @@
-"""Secure aggregation as a part of a strategy: its exchanges before and after the training order."""
+"""Secure aggregation within a strategy: its exchanges before and after the training order."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
-"""Sends each client its message of a kind, and returns the answers that came."""
+"""Sends each client its message of a kind, and returns the answers received."""
 Range = Callable[[int], tuple[float, float]]
-"""Gives the range that one client of a cohort of a size needs, and the step."""
+"""Returns the range that one client needs and the step, from the size of the cohort."""
 
 
 class SecureAggregation:
-    """Gives a strategy whose clients send vectors the sum of them, and no single one.
+    """Secure sum for a strategy whose clients send vectors; it never sees a single vector.
 
-    `begin` comes before the training orders and `finish` after them. Clients that vanish or break the
-    rules are left out as long as enough others are there. If too few answer before anything was
-    trained, the round is tried again with those who did.
+    `begin` runs before the training orders and `finish` after them. Clients that vanish or break the
+    rules are left out as long as enough others remain. If too few answer before training, the round
+    is tried again with those that answered.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class SecureAggregation:
         self._plain = FixedPoint(bound, step, 64)
         self._attempts = attempts
         self.run = os.urandom(16)
-        """Tells this run's terms from others'."""
+        """Random id that separates this run's terms from those of others."""
         self._round: SecureRound | None = None
         self._refused_before: dict[int, str] = {}
         self._complaints: dict[int, set[int]] = {}
-        """By client: with whom it had an envelope that did not open, as its owner or its holder."""
+        """By client: peers with which it shared an unopened envelope, as owner or as holder."""
         self.excluded: set[int] = set()
-        """Clients that spoiled a round beyond doubt: the rest of the run goes on without them."""
+        """Clients proven to have spoiled a round; the rest of the run goes on without them."""
 
     @property
     def terms(self) -> Terms:
-        """The terms of the round that has begun."""
+        """Terms of the current round."""
         return self._begun.terms
 
     @property
     def refused(self) -> dict[int, str]:
-        """Clients whose messages were refused in this round, in any attempt, and why."""
+        """Clients whose messages were refused in any attempt of this round, with reasons."""
         return self._refused_before | ({} if self._round is None else self._round.refused)
 
     def begin(
@@ -90,10 +90,10 @@ class SecureAggregation:
         size: int,
         grid: Range | None,
     ) -> dict[int, bytes]:
-        """Agree on keys and shares; return what each client's training order has to deliver.
+        """Agree on keys and shares; return the message that each client's training order must deliver.
 
-        ``restarts`` says how often the whole round was begun before and cut short: clients take no
-        attempt for new that they have seen. ``grid`` overrides the fixed-point range
+        ``restarts`` is the number of earlier, interrupted starts of the round: clients refuse an
+        attempt number that they have seen. ``grid`` overrides the fixed-point range
         and step, by the size of the cohort.
         """
         self._round, self._refused_before = None, {}
@@ -112,7 +112,7 @@ class SecureAggregation:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def finish(self, ask: Ask, masked: Mapping[int, bytes]) -> SecureSum:
-        """Return the sum of the vectors that came."""
+        """Return the sum of the received vectors."""
         secure = self._begun
         messages = secure.collect_masked(masked)
         if secure.terms.signed:
@@ -124,10 +124,10 @@ class SecureAggregation:
             self._hear(secure)
 
     def _hear(self, secure: SecureRound) -> None:
-        """Exclude who has had more envelopes that did not open than there may be liars.
+        """Exclude clients with complaints involving more peers than there may be liars.
 
-        One of holder and owner lies, and nobody can tell which. A client that has trouble with more others
-        than may be liars has trouble with an honest one, so it lies itself.
+        Either the holder or the owner lies, and nobody can tell which. A client in conflict with more peers
+        than there may be liars is in conflict with an honest one, so it lies itself.
         """
         for holder, owner in secure.complaints:
             self._complaints.setdefault(holder, set()).add(owner)
@@ -137,7 +137,7 @@ class SecureAggregation:
         self.excluded |= {client for client, others in self._complaints.items() if len(others) > liars}
 
     def see(self, blob: bytes, client: int) -> NDArray[np.float64]:
-        """Return what the server sees of one client's vector, as numbers."""
+        """Return the server's view of one client's vector, as numbers."""
         grid = self.terms.fixed_point
         return grid.decode(grid.unpack(Masked.from_bytes(blob, self.terms, client=client).packed))
 
