@@ -1,4 +1,4 @@
-"""Defenses that change training itself, and how several defenses work together."""
+"""Defenses that change training itself, and the combination of several defenses."""
 
 from fl_app.defenses.ats import ats
 from fl_app.defenses.ats_search import Found, Scored, judge_with, search_policies

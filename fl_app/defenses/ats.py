@@ -1,7 +1,7 @@
-"""ATS: train on transformed images, so that what an attacker recovers is not the image itself.
+"""ATS: train on transformed images, so that an attacker recovers a transformed image at best.
 
 Gao et al., "Privacy-preserving Collaborative Learning with Automatic Transformation
-Search" (CVPR 2021). Which policies to take depends on model and data: `search_policies`
+Search" (CVPR 2021). The best policies depend on model and data: `search_policies`
 finds them.
 """
 
@@ -34,10 +34,10 @@ class Rewriting:
 
 
 def ats(policies: Sequence[Sequence[int]]) -> Defense:
-    """Rewrite every image by one of the policies, drawn for each image anew.
+    """Rewrite every image by one of the policies, drawn independently per image.
 
-    A policy is a list of numbers of entries of `LIBRARY`, in the order in which
-    they are applied. The published numbers count another library.
+    A policy is a list of indices into `LIBRARY`, in order of application. The
+    published indices refer to a different library.
     """
     chosen = _rewritings(policies)
 
@@ -66,7 +66,7 @@ def _rewritings(policies: object) -> tuple[Rewriting, ...]:
 def _check(policy: object) -> tuple[int, ...]:
     numbers = _as_list("a policy", policy)
     for number in numbers:
-        # True is an int in Python, and never a number of an operation
+        # True is an int in Python, but not an operation's index
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(LIBRARY):
             expected = f"numbers of operations, 0 to {len(LIBRARY) - 1}"
             raise ValueError(f"ats: a policy must hold {expected}, got {number!r} in {policy!r}")

@@ -1,7 +1,7 @@
-"""The two scores by which Gao et al. (CVPR 2021) judge a policy without training a model with it.
+"""Two scores of a policy that need no training with it (Gao et al., CVPR 2021).
 
-Both read a model in its present mode and take inputs as the model does. In eval
-mode images do not see each other, which both scores assume.
+Both use a model in its current mode and take inputs as the model does. Both assume
+that images do not influence each other, as in eval mode.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BLENDS = 20
 """Steps from noise to image."""
 EPSILON = 1e-5
 _GRADIENT_ENTRIES = 2**26
-"""Most numbers of the gradients that are held at once."""
+"""Maximum number of gradient entries held at once."""
 
 
 def privacy_score(model: nn.Module, inputs: Tensor, labels: Tensor, noise: Tensor) -> float:
-    """Return S_pri of transformed images: how soon a gradient gives them away; lower is more private.
+    """Return S_pri of transformed images, the ease of recovering them from a gradient; lower is more private.
 
     An attacker who starts from ``noise`` and moves straight to the image sees the
     cosine between the gradients of the two rise to 1. The score is the area under
@@ -53,12 +53,12 @@ def accuracy_score(model: nn.Module, inputs: Tensor) -> float:
 
     The less the input Jacobians (of the summed outputs) of different images
     correlate, the easier the model tells them apart (Mellor et al., ICML 2021).
-    ``-len(inputs)`` is the best there can be, for images that do not correlate at all.
+    The optimum is ``-len(inputs)``, for uncorrelated images.
     """
     x = inputs.detach().requires_grad_()
     (jacobians,) = torch.autograd.grad(model(x).sum(), x)
     correlation = torch.corrcoef(jacobians.flatten(1).double())
     if not torch.isfinite(correlation).all():
-        return -math.inf  # an image to which the model does not react cannot be told from any other
+        return -math.inf  # the model cannot tell apart an image to which it does not react
     v = torch.linalg.eigvalsh(correlation) + EPSILON
     return -float((v.log() + 1 / v).sum())

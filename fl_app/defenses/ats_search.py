@@ -1,4 +1,4 @@
-"""The search of ATS: random policies, those of them that still train, the most private of those."""
+"""Policy search of ATS: draw random policies, keep those that still train, pick the most private."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fl_app.defenses.operations import LIBRARY, follow
 from fl_app.training import LocalData, parameters
 
 LENGTH = 3
-"""Operations of a policy, as published."""
+"""Number of operations in a policy, as published."""
 
 Policy = tuple[int, ...]
 
@@ -44,7 +44,7 @@ class Found:
 
     picked: tuple[Scored, ...]
     accepted: tuple[Scored, ...]
-    """All that reach ``least_accuracy``, the most private first."""
+    """All policies that reach ``least_accuracy``, the most private first."""
     least_accuracy: float
     untransformed: Scored
 
@@ -54,10 +54,10 @@ def search_policies(
 ) -> Found:
     """Draw ``candidates`` policies and pick the ``keep`` most private ones that still train.
 
-    A policy is taken to train if its S_acc is at most ``margin`` worse than that of
-    the untransformed data. The published threshold is a number (-85), but S_acc grows
-    with the number of images and depends on model and data; a share carries over.
-    S_acc is by far the cheaper score, so S_pri is asked only of those.
+    A policy counts as trainable if its S_acc is at most ``margin`` worse than that of
+    the untransformed data. The published threshold is absolute (-85), but S_acc grows
+    with the number of images and depends on model and data; a relative one carries over.
+    S_acc is by far the cheaper score, so S_pri is computed only for trainable policies.
     """
     for name, count in (("candidates", candidates), ("keep", keep)):
         if count < 1:
@@ -83,7 +83,7 @@ def search_policies(
 
 
 def draw_policies(count: int, generator: torch.Generator) -> list[Policy]:
-    """Draw ``count`` different policies; a policy may have an operation twice."""
+    """Draw ``count`` different policies; a policy may repeat an operation."""
     possible = len(LIBRARY) ** LENGTH
     if count > possible:
         raise ValueError(f"draw_policies: there are {possible} policies, got a count of {count}")
@@ -105,8 +105,8 @@ def judge_with(
 ) -> Judge:
     """Score policies on the first samples of ``data``: S_pri on ``images`` of them, S_acc on ``jacobians``.
 
-    S_pri asks the ``trained`` model, S_acc the ``untrained`` one. All policies meet the
-    same images and the same noise, so their scores can be compared.
+    S_pri uses the ``trained`` model, S_acc the ``untrained`` one. All policies get the
+    same images and the same noise, so their scores are comparable.
     """
     for name, count, least in (("images", images, 1), ("jacobians", jacobians, 2)):
         if not least <= count <= len(data):

@@ -1,4 +1,4 @@
-"""Defense of a client: changes before, in and after the computation of an update."""
+"""Defense of a client: changes before, during and after the computation of an update."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from fl_app.types import Trace
 
 @dataclass(frozen=True)
 class Defense:
-    """One defense: its changes of update, training, model or message. Defaults are those of no defense."""
+    """One defense: its changes to update, training, model or message. The defaults change nothing."""
 
     transform: Transform = field(default_factory=identity)
     """Rewrites the update before it leaves."""
     rules: Rules = field(default_factory=Rules)
     """Changes of a training step."""
     model: Callable[[ModelSpec], ModelSpec] | None = None
-    """Another model to be trained instead."""
+    """Replaces the model to train."""
     check: Callable[[nn.Module], None] | None = None
-    """Raises a ValueError for a model that cannot be defended in this way."""
+    """Raises a ValueError for a model that the defense does not support."""
     release: Callable[[float, int], Release] | None = None
-    """Release of a round by sampling rate and number of steps; only for differential privacy."""
+    """Computes a round's release from sampling rate and number of steps; differential privacy only."""
     scheme: Scheme | None = None
-    """The vector that is sent instead of the update; its clients keep nothing between rounds."""
+    """Vector to send instead of the update; clients then keep no state between rounds."""
     votes_first: bool = False
-    """Whether clients vote on coordinates in round 1, which has no update then."""
+    """Whether clients vote on coordinates in round 1, in place of an update."""
     images_only: bool = False
     """Whether samples must be images with one label each."""
     server: Mapping[str, Any] | None = None
-    """Settings that its strategy on the server takes, too; nothing else may set them there."""
+    """Settings shared with the server's strategy; nothing else may set them there."""
     baseline: str = "none"
-    """The choice of ``defense`` whose clients send the same kind of message and hide nothing in it."""
+    """Choice of ``defense`` that sends the same kind of message, unprotected."""
     trained: tuple[Trace, ...] | None = None
-    """Marks that the changes of training leave on updates; None: nothing is stated of them."""
+    """Marks that the changed training leaves on updates; None: not stated."""
 
     @property
     def traces(self) -> tuple[Trace, ...]:
@@ -50,7 +50,7 @@ class Defense:
 
     @property
     def trained_traces(self) -> tuple[Trace, ...]:
-        """Marks of training; a change of training that states nothing leaves an unknown one."""
+        """Marks of training; a changed training without stated marks leaves an unknown one."""
         if self.trained is not None:
             return self.trained
         changed = self.rules != Rules() or self.model is not None or self.scheme is not None
@@ -63,9 +63,9 @@ class Defense:
 
 
 def protect(**parts: Defense | Transform) -> Defense:
-    """Put several defenses to work together; transforms run in the order in which they are written.
+    """Combine several defenses; transforms run in the given order.
 
-    Two parts that change the same thing in training would silently undo each other, and are refused.
+    Two parts that change the same thing in training would silently undo each other and are refused.
     """
     defenses = {name: _as_defense(name, part) for name, part in parts.items()}
     checks = [defense.check for defense in defenses.values() if defense.check is not None]
@@ -95,7 +95,7 @@ def _as_defense(name: str, part: Defense | Transform) -> Defense:
 
 
 def _changes(unchanged: object, parts: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields that some part changes; no two parts may change the same."""
+    """Return the changed fields; no two parts may change the same one."""
     found: dict[str, Any] = {}
     changed_by: dict[str, str] = {}
     for part, settings in parts.items():

@@ -1,9 +1,9 @@
-"""DP-SGD: every record's gradient is clipped before they are summed, and noise is added to the sum.
+"""DP-SGD: clip every record's gradient, sum them, and add noise to the sum.
 
 Abadi et al. (CCS 2016), as Opacus computes it. It protects one record of one client
-against all who see that client's updates, the server included.
-Opacus is imported where it is used: that takes a second or two, and other defenses
-do without it.
+against any observer of that client's updates, including the server.
+Opacus is imported on use: the import takes a second or two, and other defenses
+do not need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fl_app.transforms.settings import check_bound, check_strength
 from fl_app.types import Update
 
 AT_ONCE = 2**26
-"""Most entries of per-sample gradients that are held at a time: 256 MB in float32."""
+"""Maximum number of per-sample gradient entries held at once: 256 MB in float32."""
 
 
 def dp_sgd(
@@ -38,10 +38,9 @@ def dp_sgd(
 ) -> Defense:
     """Clip each record's gradient to an L2 norm of ``clip`` and add noise of ``sigma * clip`` to their sum.
 
-    The sum is divided by the batch size that is expected, not by the one that was
-    drawn, which is private. ``sigma`` is ``noise_multiplier``, or what each client
-    finds to suffice for (``epsilon``, ``delta``) after ``rounds`` rounds at its own
-    sampling rate.
+    The sum is divided by the expected batch size, because the drawn one is private.
+    ``sigma`` is ``noise_multiplier``; without one, each client computes the noise that
+    suffices for (``epsilon``, ``delta``) after ``rounds`` rounds at its own sampling rate.
     """
     check_count("dp_sgd", "rounds", rounds)
     check_bound("dp_sgd", "clip", clip)
@@ -49,14 +48,14 @@ def dp_sgd(
     if not 0 < delta < 1:
         raise ValueError(f"dp_sgd: delta must be in (0, 1), got {delta!r}")
     if noise_multiplier is None:
-        # a budget that no noise can keep is an error now, not in every client's first round
+        # an unreachable budget fails now, not in every client's first round
         calibrate(epsilon, delta, 1.0, rounds)
     else:
         check_strength("dp_sgd", "noise_multiplier", noise_multiplier)
 
     def sigma(rate: float, steps: int) -> float:
         if noise_multiplier is not None:
-            return float(noise_multiplier)  # a whole number in a config is an int, and refused on the wire
+            return float(noise_multiplier)  # a config may hold an int, which the wire refuses
         return calibrate(epsilon, delta, rate, rounds * steps)
 
     def differentiate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:
@@ -85,11 +84,11 @@ def _sum_clipped(model: nn.Module, batch: Batch, loss: Loss, clip: float) -> tup
     at_once = max(1, AT_ONCE // sum(p.numel() for p in weights.values()))
     if batch.labels.ndim > 1:
         # the loss of several sequences is the mean over all their tokens: a record's gradient would
-        # depend on how many the others have
+        # depend on the lengths of the others
         at_once = 1
     losses = 0.0
     with _per_sample_gradients(model):
-        # only its clipping is used: its noise would be drawn on the model's device, not on the generator's
+        # use only its clipping: it would draw noise on the model's device, not on the generator's
         optimiser = DPOptimizer(
             torch.optim.SGD(list(weights.values())),
             noise_multiplier=0.0,
@@ -106,10 +105,10 @@ def _sum_clipped(model: nn.Module, batch: Batch, loss: Loss, clip: float) -> tup
 
 @contextmanager
 def _per_sample_gradients(model: nn.Module) -> Iterator[None]:
-    """Let Opacus' hooks compute ``grad_sample`` in backward passes, and leave no trace of them behind.
+    """Let Opacus' hooks compute ``grad_sample`` in backward passes, then remove them.
 
-    The model is shared by the clients of a process, so whatever was attached to
-    modules and parameters is taken off again, also after an error.
+    The clients of a process share the model, so everything attached to modules and
+    parameters is removed again, even after an error.
     """
     from opacus.grad_sample import GradSampleHooks
 
@@ -117,7 +116,7 @@ def _per_sample_gradients(model: nn.Module) -> Iterator[None]:
     before = [dict(names) for names in attributes]
     try:
         for module in model.modules():
-            # the hooks pass over modules in eval mode; layers with weights of their own do the same in both
+            # the hooks skip modules in eval mode; layers with weights behave the same in both modes
             if next(module.parameters(recurse=False), None) is not None:
                 module.training = True
         GradSampleHooks(model, loss_reduction="mean")
@@ -143,7 +142,7 @@ def _differentiate_samples(model: nn.Module, batch: Batch, loss: Loss) -> float:
         p.grad_sample = None  # type: ignore[attr-defined]
     value = loss(model, batch)
     with warnings.catch_warnings():
-        # the inputs need no gradient, and the first layer's hook is fine without one
+        # the inputs need no gradient, nor does the first layer's hook
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         # not backward(): .grad stays as it is
         grads = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
@@ -159,9 +158,9 @@ def _differentiate_samples(model: nn.Module, batch: Batch, loss: Loss) -> float:
 def _drop_broken(gradients: list[Tensor]) -> None:
     """Set the gradient of a sample to 0 if it holds NaN or infinity, which no factor would clip.
 
-    No error: that a client refused would itself tell about its data.
+    It raises no error: a client's refusal would itself reveal something about its data.
     """
-    # a sum is quicker than a look at each entry, and is finite only if all of them are
+    # a sum is faster than a check of each entry, and finite only if all entries are
     broken = ~torch.stack([g.reshape(len(g), -1).sum(dim=1) for g in gradients]).sum(dim=0).isfinite()
     if broken.any():
         for gradient in gradients:
@@ -180,7 +179,7 @@ def _check_model(model: nn.Module) -> None:
             else f"the buffer {buffers[0]} would be sent without noise"
         )
         raise ValueError(f"dp_sgd: {fault}; use the model's GroupNorm form, model.norm=group")
-    # a copy in train mode: in eval mode, Opacus finds fault with any model
+    # a copy in train mode: Opacus rejects any model in eval mode
     errors = ModuleValidator.validate(copy.deepcopy(model).train())
     if errors:
         raise ValueError(f"dp_sgd: Opacus cannot differentiate this model sample by sample: {errors[0]}")

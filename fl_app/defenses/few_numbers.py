@@ -1,4 +1,4 @@
-"""The FL-TOP family, as a client sees it: which vector it sends (Kerkouche et al., UAI 2021)."""
+"""Client side of the FL-TOP family: the vector to send (Kerkouche et al., UAI 2021)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ CHOSEN_BY = ("public", "vote")
 def fl_top(
     share: float, chosen_by: str = "public", public_steps: int = 20, public_lr: float | None = None
 ) -> Defense:
-    """Train and send the coordinates that were agreed on, ``share`` of all, maybe by votes.
+    """Train and send only the agreed coordinates, ``share`` of all.
 
-    ``public_steps`` and ``public_lr`` are for the server, which finds them on public samples.
+    The clients vote on them, or the server finds them on public samples with ``public_steps`` and
+    ``public_lr``.
     """
     if chosen_by not in CHOSEN_BY:
         raise ValueError(f"fl_top: chosen_by must be one of {', '.join(CHOSEN_BY)}, got {chosen_by!r}")
@@ -39,7 +40,7 @@ def fl_top(
 
 
 def fl_basic(share: float) -> Defense:
-    """Train and send ``share`` of all coordinates, others in every round."""
+    """Train and send a random ``share`` of all coordinates, drawn anew in every round."""
     return _vectors(random_coordinates(share), Trace(confined=True), {"share": share})
 
 

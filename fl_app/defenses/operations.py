@@ -1,9 +1,9 @@
-"""The library of image operations that policies of `ats` are made of.
+"""Library of image operations for the policies of `ats`.
 
-They are those of AutoAugment (Cubuk et al., CVPR 2019), on which Gao et al. (CVPR
-2021) build, written for batches of tensors. Theirs have a probability and a random
-sign; an entry here always does the same, so that a policy's scores are those of
-what is trained on. Geometric operations fill with grey, as AutoAugment does.
+These are the operations of AutoAugment (Cubuk et al., CVPR 2019), on which Gao et al.
+(CVPR 2021) build, for batches of tensors. Theirs have a probability and a random
+sign; ours are deterministic, so that a policy is scored on exactly the images that it
+trains on. Geometric operations fill with grey, as AutoAugment does.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ _MAGNITUDES: dict[Callable[..., Tensor], tuple[float | None, ...]] = {
 LIBRARY: tuple[Operation, ...] = tuple(
     Operation(function, magnitude) for function, magnitudes in _MAGNITUDES.items() for magnitude in magnitudes
 )
-"""Policies are lists of positions in this tuple: new entries go to its end, or policies change meaning."""
+"""Policies index into this tuple: append new entries at its end, or policies change meaning."""
 
 
 def _warp(pixels: Tensor, matrix: tuple[tuple[float, float], tuple[float, float]]) -> Tensor:
@@ -174,7 +174,7 @@ def _shift(pixels: Tensor, by: int, dim: int) -> Tensor:
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    """Return how bright each pixel looks, as one channel."""
+    """Return the perceived brightness of each pixel, as one channel."""
     if pixels.shape[1] != len(LUMINANCE):
         return pixels.mean(dim=1, keepdim=True)
     weights = torch.tensor(LUMINANCE, dtype=pixels.dtype, device=pixels.device)

@@ -1,4 +1,4 @@
-"""PRECODE (Scheliga, Mäder, Seeland, WACV 2022): a model that draws at random, and learns how widely."""
+"""PRECODE (Scheliga, Mäder, Seeland, WACV 2022): a model with a variational bottleneck."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def precode(size: int = 256, beta: float = 1e-3) -> Defense:
 
     The loss is the cross-entropy plus ``beta`` times the KL divergence of the
     bottleneck's Gaussians from N(0, 1). The bottleneck's layers are part of the
-    model and of the update. A model without one is refused, also in training: a
-    server that orders the plain model would otherwise get its plain gradient.
+    model and of the update. Training also refuses a model without one: a server that
+    orders the plain model would otherwise get its plain gradient.
     """
     check_count("precode", "size", size)
     check_strength("precode", "beta", beta)

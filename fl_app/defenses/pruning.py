@@ -52,7 +52,7 @@ def outpost(
     beta: float = 0.125,
     error_feedback: bool = True,
 ) -> Defense:
-    """Prune and add noise, the more rarely the later the round (`perturb_outpost`)."""
+    """Prune and add noise, less often in later rounds (`perturb_outpost`)."""
     return _pruning(perturb_outpost(prune, noise, noisy, beta), error_feedback)
 
 

@@ -1,4 +1,4 @@
-"""Soteria (Sun et al., CVPR 2021): the features whose absence misleads an attacker most leave no gradient.
+"""Soteria (Sun et al., CVPR 2021): withhold the gradient of the features that an attacker would miss most.
 
 The layer after a representation ``r`` has one column of weights per feature, and the
 gradient of that column shows how strong the feature was. To first order, it takes an input
@@ -25,7 +25,7 @@ from fl_app.types import Update
 logger = logging.getLogger(__name__)
 
 OFFSET = 0.1
-"""Added to a feature before its sensitivity is divided by it."""
+"""Added to a feature's magnitude before dividing its sensitivity by it."""
 
 SLACK = 1 + 1e-4
 """Factor by which a partial score must exceed another to count as higher; rounding stays far below."""
@@ -40,7 +40,7 @@ _KEEPS_ZERO = frozenset(
         "ViewBackward0",
     }
 )
-"""Steps after a ReLU whose result is 0 only where all that they took was 0."""
+"""Operations that map ReLU outputs to 0 only where all of their inputs are 0."""
 
 
 def soteria(rate: float = 0.01, layer: str | None = None, chunk: int = 512) -> Defense:
@@ -53,7 +53,7 @@ def soteria(rate: float = 0.01, layer: str | None = None, chunk: int = 512) -> D
 
     ``layer`` names the linear layer; None takes the model's last one. A plain gradient is
     one backward pass; this takes up to one more per feature, and far fewer at a low rate. They run
-    together as far as ``chunk`` input gradients of one sample allow: for memory, never for the result.
+    together in groups of up to ``chunk`` input gradients of one sample, which limits memory only.
 
     A feature that no sample activates scores 0 and goes first, though its column is 0
     anyway; where more than ``rate`` are so, nothing else is withheld. With BatchNorm in train
@@ -73,7 +73,7 @@ def soteria(rate: float = 0.01, layer: str | None = None, chunk: int = 512) -> D
         def scored(model: nn.Module, batch: Batch) -> Tensor:
             with watched(linear) as calls:
                 value = loss(model, batch)
-            # here, while the graph of this one forward pass is still there
+            # here, while the graph of this forward pass still exists
             r = _representation([call.input for call in calls])
             scores.append(_scores(r, batch.inputs, withheld, chunk))
             return value
@@ -106,18 +106,17 @@ def _representation(inputs: list[Tensor]) -> Tensor:
 
 
 def _scores(r: Tensor, inputs: Tensor, lowest: int, chunk: int) -> Tensor:
-    """Return one score per feature; infinity stands for one that is surely not among the ``lowest``.
+    """Return one score per feature; infinity for features that are surely not among the ``lowest``.
 
-    A score is a sum over the batch of terms that are never negative. So a feature is given up as
-    soon as a part of its sum is above ``lowest`` complete scores, which saves the passes that the
-    rest of its terms would take.
+    A score is a sum over the batch of non-negative terms. So a feature is dropped as soon as a
+    part of its sum exceeds ``lowest`` complete scores, which saves the passes for its other terms.
     """
     weights = 1 / (r.detach().abs() + OFFSET)
     apart, alive = _independent(r, inputs), _alive(r)
     if not apart:
         alive = alive.any(dim=0).expand_as(r)
     terms, known = torch.zeros_like(weights), ~alive
-    # complete first what would be lowest if all slopes were equal
+    # first complete the scores that would be lowest if all slopes were equal
     guess = weights.masked_fill(known, 0.0).sum(dim=0)
     wanted = ~known & (guess <= guess.kthvalue(lowest).values)
     sought, share, at_once = ~known, 1, max(1, chunk // len(r))
@@ -130,17 +129,17 @@ def _scores(r: Tensor, inputs: Tensor, lowest: int, chunk: int) -> Tensor:
             known.scatter_(1, features.T, True)
         sums = terms.sum(dim=0)
         scores = sums.masked_fill(~known.all(dim=0), torch.inf)
-        # the slack covers rounding; written so that NaN stays in, for the ranking to complain of
+        # the slack covers rounding; the form of the test keeps NaN, which the ranking then reports
         sought = ~known & ~(sums > scores.kthvalue(lowest).values * SLACK)
         if not sought.any():
             return scores
-        # a few more terms of each, those first that are likely to be large: most rule it out at once
+        # a few more terms of each, likely large ones first: most rule a feature out at once
         samples = weights.masked_fill(~sought, 0.0).topk(min(share, len(r)), dim=0).indices
         wanted, share = torch.zeros_like(sought).scatter_(0, samples, True) & sought, 2 * share
 
 
 def _independent(r: Tensor, inputs: Tensor) -> bool:
-    """Say whether the even samples' representations ignore the odd samples, as without BatchNorm."""
+    """Return whether the even samples' representations ignore the odd samples, as without BatchNorm."""
     (slopes,) = torch.autograd.grad(r[::2].sum(), inputs, retain_graph=True)
     return not slopes[1::2].any()
 
@@ -156,10 +155,10 @@ def _alive(r: Tensor) -> Tensor:
 
 
 def _pack(wanted: Tensor, sought: Tensor) -> Tensor:
-    """Return which feature each backward pass (row) follows in each sample (column).
+    """Return the feature that each backward pass (row) differentiates in each sample (column).
 
-    Samples do not see each other, so each follows features of its own. One that has fewer
-    than others goes on with what may be wanted later.
+    Samples are independent, so each can have its own features. A sample with fewer features
+    than others continues with those that may be needed later.
     """
     order = torch.argsort(wanted.int() + sought.int(), dim=1, descending=True, stable=True)
     return order[:, : int(wanted.sum(dim=1).max())].T

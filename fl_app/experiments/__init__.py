@@ -1,1 +1,1 @@
-"""Many runs: a job with its baseline, sweeps, studies of the papers, and the site."""
+"""Experiments of many runs: a job with its baseline, sweeps, studies of the papers, and the site."""

@@ -45,16 +45,16 @@ def run_job(
     backend: Mapping[str, Any] | None = None,
     verbose: bool = False,
 ) -> Path:
-    """Run what ``overrides`` describe and return the run's folder.
+    """Run the job that ``overrides`` describe and return its folder.
 
-    ``folder`` is where it goes unless the overrides say so themselves. ``backend``
-    overrides the engine's own settings. With ``resume=FOLDER`` among the overrides, the run that was cut
-    short there goes on, as it was begun.
+    ``folder`` is the output folder unless the overrides name one. ``backend`` overrides the engine's
+    own settings. With ``resume=FOLDER`` among the overrides, the interrupted run in that folder
+    continues with its original settings.
     """
     overrides = _with_past(overrides)
     cfg = compose(join_overrides(overrides))
     if cfg.dp.get("secure") == "auto":
-        overrides = [*overrides, "dp.secure=false"]  # a simulation shall repeat
+        overrides = [*overrides, "dp.secure=false"]  # simulations must be reproducible
     folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
 
@@ -72,7 +72,7 @@ def run_job(
 
 
 def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Say whether ``folder`` has a checkpoint of the run that ``config`` describes."""
+    """Return whether ``folder`` has a checkpoint of the run that ``config`` describes."""
     try:
         saved, _ = read_checkpoint(folder)
     except ConfigError as error:
@@ -82,7 +82,7 @@ def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> bool:
-    """Say whether ``folder`` holds the job that ``config`` describes, from its first round to its report."""
+    """Return whether ``folder`` holds the complete job that ``config`` describes, including its report."""
     run = find_run(folder)
     if run is None or run.status != "finished" or run.config_hash != hash_config(config):
         return False
@@ -94,10 +94,10 @@ def is_done(folder: Path, config: Mapping[str, Any], *, sweep: bool = False) -> 
 
 
 def _with_past(overrides: list[str]) -> list[str]:
-    """Return the overrides with those that the run to be resumed was begun with; new ones come last.
+    """Return the overrides after those of the run to resume.
 
-    The folder may come from elsewhere: its overrides may name only callables of ``conf/`` and contain no
-    references, unless the environment allows it (`trust_of`) or the same key is given anew.
+    The folder is untrusted: its overrides may name only callables of ``conf/`` and contain no
+    references, unless the environment allows it (`trust_of`) or the same key is overridden again.
     """
     resume = [override for override in overrides if key_of(override) == "resume"]
     folder = compose(join_overrides(resume)).resume
@@ -124,7 +124,7 @@ def _wants_baseline(config: Mapping[str, Any], *, sweep: bool) -> bool:
 
 
 def _is_baseline(config: Mapping[str, Any]) -> bool:
-    """Say whether nothing protects the updates of a run."""
+    """Return whether a run's updates are unprotected."""
     choices = config["choices"]
     unprotected = (choices["dp"], choices["secagg"]) == ("none", "off")
     return unprotected and choices["defense"] == baseline_of(OmegaConf.create(dict(config)))
@@ -136,9 +136,9 @@ def _undefended(overrides: list[str], cfg: DictConfig) -> list[str]:
     kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
     baseline = baseline_of(cfg)
     off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
-    if baseline != "none":  # as many weights are compared
+    if baseline != "none":  # so that both runs send the same number of weights
         off.append(f"audit.moved_most={share_moved_most(cfg)}")
-    # a strategy's settings may be those of the one that the defense brought
+    # strategy settings may belong to the strategy that the defense selected
     tuned = [o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()]
     gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
     return [*(o for o in kept if o not in gone), *off]

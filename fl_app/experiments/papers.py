@@ -1,4 +1,4 @@
-"""Papers whose tables and figures are measured, in the order of the site."""
+"""Papers whose tables and figures we reproduce, in the order of the site."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PAPERS = {
 
 
 def paper_name(key: str) -> str:
-    """Return a paper's full name, or its key if it is another one."""
+    """Return a paper's full name, or the key of an unknown paper."""
     return PAPERS.get(key, key)
 
 
 def in_order(keys: Iterable[str]) -> list[str]:
-    """Return each of the papers once, in the order in which they are shown."""
+    """Return the distinct papers in display order."""
     present = set(keys)
     return [*(key for key in PAPERS if key in present), *sorted(present - PAPERS.keys())]

@@ -1,9 +1,9 @@
 """Sweep: one run per cell, each in a folder named by its config.
 
-A cell is finished if its folder says so and bears the config's hash; it is not run again, so an
-interrupted sweep continues with the rest. An unfinished cell resumes from its checkpoint, if it has
-one, and otherwise starts over. Processes that run the same sweep share the work: each skips the cells
-that another has locked. One sweep may have several processes of its own.
+A cell is finished if its folder is marked so and has the config's hash. Finished cells are not run
+again, so an interrupted sweep continues with the rest. An unfinished cell resumes from its checkpoint,
+if it has one, and otherwise starts over. Processes that run the same sweep share the work: each skips
+cells locked by another. One sweep may also start several processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     overrides: list[str]
     sweep_folder: Path
     name: str | None = None
-    """None: the overrides in which it differs from the others."""
+    """Display name; None: the overrides in which it differs from the others."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class _Outcome(NamedTuple):
     folder: Path | None = None
     """Folder of a finished cell."""
     left: bool = False
-    """Left to another process; its outcome has to be looked up."""
+    """Whether another process runs the cell; its outcome must be looked up."""
 
 
 def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 1) -> SweepEnd:
-    """Run the cells that are not finished, in ``jobs`` processes, and tell ``say`` a line about every one.
+    """Run the unfinished cells in ``jobs`` processes, and pass ``say`` one line per cell.
 
-    A cell that fails does not stop the others. One that another process works on is
-    looked at again when there is nothing else to do.
+    A cell that fails does not stop the others. A cell locked by another process is checked again
+    when no other work is left.
     """
     names = _names(cells)
     outcomes: dict[int, _Outcome] = {}
@@ -81,7 +81,7 @@ def run_sweep(cells: Sequence[Cell], say: Callable[[str], None], *, jobs: int = 
                 time.sleep(_LOOK_AGAIN_SECONDS)
     folders = [outcomes[i].folder for i in range(len(cells))]
     return SweepEnd(
-        # a cell that is named twice has one folder
+        # a cell that occurs twice has one folder
         finished=list(dict.fromkeys(folder for folder in folders if folder is not None)),
         failed=[name for name, folder in zip(names, folders, strict=True) if folder is None],
         reasons={i: outcomes[i].words for i, folder in enumerate(folders) if folder is None},
@@ -107,7 +107,7 @@ def _names(cells: Sequence[Cell]) -> list[str]:
 def _attempts(
     cells: Sequence[Cell], names: Sequence[str], wanted: Sequence[int], jobs: int, advance: Advance
 ) -> Iterator[tuple[int, _Outcome]]:
-    """Yield how each of the wanted cells ended, in this process or in several others."""
+    """Yield the outcome of each wanted cell, run in this process or in several others."""
     over = len(cells) - len(wanted)
 
     def begun(number: int) -> None:
@@ -142,7 +142,7 @@ def _attempt(cell: Cell) -> _Outcome:
                 return _Outcome("skipped, finished already", folder)
             resume = [f"resume={quote(folder)}"] if can_resume(folder, config) else []
             if folder.exists() and not resume:
-                # leftovers of an interrupted run must not be taken for the new run's
+                # leftovers of an interrupted run must not pass for the new run's
                 shutil.rmtree(folder)
             run_job([*cell.overrides, *resume], folder=folder, sweep=True)
             if not is_done(folder, config, sweep=True):

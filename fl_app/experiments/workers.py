@@ -1,6 +1,6 @@
-"""Worker processes for a list of tasks; one that dies fails its own task and is replaced.
+"""Worker processes for a list of tasks; a worker that dies fails only its task and is replaced.
 
-The waiting process passes an interruption on to its workers, so that each task ends as an interrupted
+The parent process forwards an interruption to its workers, so that each task ends as an interrupted
 run does.
 """
 
@@ -32,10 +32,10 @@ class _Done(NamedTuple, Generic[Result]):
 
 
 class _Worker:
-    """One process, and the task that it has."""
+    """One process and its current task."""
 
     def __init__(self, work: Callable[[Any], Any], prepare: Callable[[], None]) -> None:
-        # spawned: threads of torch do not survive a fork
+        # spawned, because torch's threads do not survive a fork
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work, prepare))
@@ -52,9 +52,9 @@ def work_off(
     prepare: Callable[[], None],
     begun: Callable[[int], None],
 ) -> Iterator[tuple[int, Result | Died]]:
-    """Yield the number and the result of every task, as they end; ``begun`` hears when one is handed out.
+    """Yield each task's number and result as it ends; ``begun`` is called when a task is handed out.
 
-    ``work`` and ``prepare``, which every process calls first, are functions of a module.
+    ``work`` and ``prepare``, which every process calls first, must be module-level functions.
     """
     left = list(range(len(tasks)))
     workers: list[_Worker] = []
@@ -120,7 +120,7 @@ def _end(workers: Sequence[_Worker]) -> None:
 
 
 def _serve(connection: Connection, work: Callable[[Any], Any], prepare: Callable[[], None]) -> None:
-    # a terminal interrupts all its processes; here the one that waits decides, and says so by SIGTERM
+    # a terminal interrupts all its processes; here the parent decides and sends SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     relay_to(connection.send)

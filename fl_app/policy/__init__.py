@@ -1,6 +1,6 @@
-"""A node's own policy: what a run may do here, what it has done, and the log of what left.
+"""A node's own policy: limits on runs, an account of past answers, and a log of what left the node.
 
-Nothing here knows our client: a run is described by plain values, so that the policy can guard any
+This package does not depend on our client: plain values describe a run, so the policy can guard any
 Flower app on the node.
 """
 

@@ -17,9 +17,9 @@ from fl_app.policy.refusal import Refusal
 from fl_app.privacy import Ledger, Release
 
 MOST_RUNS = 4096
-"""Runs that are remembered; the oldest are forgotten first."""
+"""Maximum number of remembered runs; the oldest are forgotten first."""
 MOST_NUMBERS = 64
-"""Flower's numbers of one run: a resumed run has another one."""
+"""Maximum number of Flower run numbers per run; each resume adds one."""
 _SELF = 0
 _EXACT = ConfigDict(strict=True, extra="forbid")
 
@@ -30,43 +30,43 @@ _Spent = Annotated[
 
 @dataclass
 class RunAccount:
-    """The answers to one run."""
+    """Answers given to one run."""
 
     __pydantic_config__ = _EXACT
 
     plan: str
-    """The digest of the run as it was built."""
+    """Digest of the run as built."""
     numbers: list[int] = field(default_factory=list)
-    """Flower's numbers of it."""
+    """Flower's numbers for the run."""
     round: int = 0
-    """The last round that was answered."""
+    """Last answered round."""
     order: str = ""
-    """The digest of the order that was answered then."""
+    """Digest of the last answered order."""
     answers: int = 0
     """Answers to that round."""
     located: Annotated[str, Field(pattern=r"^([0-9]{1,19}/.*)?$")] = ""
-    """The digest of the last query for positions."""
+    """Round and digest of the last query for positions."""
 
 
 @dataclass
 class Account:
-    """All that a node has answered."""
+    """All answers of a node, with their privacy costs."""
 
     __pydantic_config__ = _EXACT
 
     serial: int = 0
-    """Counts the changes, so that a process that slept notices that another one went on."""
+    """Number of changes; lets a process detect that another one has written meanwhile."""
     answers: int = 0
     runs: dict[str, RunAccount] = field(default_factory=dict)
     spent: dict[str, list[_Spent]] = field(default_factory=dict)
     """Sampling rate, noise multiplier and steps of releases, by delta."""
 
     def open(self, number: int, key: str | None, plan: str) -> RunAccount:
-        """Return the account of a run, which Flower calls ``number`` and which calls itself ``key``.
+        """Return the account of the run with Flower's number ``number`` and its own name ``key``.
 
-        A run keeps the name that it gave first, and a name the plan that it was first used with: under
-        another name answered rounds would be forgotten, under another plan one defense would send what
-        another one held back.
+        A run must keep its first name: under a new one, the node would forget which rounds it answered.
+        A name must keep its first plan: under a new one, a different defense could send what the first
+        withheld.
         """
         name = key or f"run-{number}"
         known = next((other for other, run in self.runs.items() if number in run.numbers), name)
@@ -82,7 +82,7 @@ class Account:
         return run
 
     def is_repeated(self, policy: Policy, run: RunAccount, round: int, order: str) -> bool:
-        """Say whether this very order was answered; one too many of an answered round is refused."""
+        """Return whether this exact order was answered before; refuse orders beyond a round's limit."""
         if round > run.round:
             return False
         if round == run.round and order == run.order:
@@ -92,7 +92,7 @@ class Account:
         raise Refusal("order", f"expected an order after round {run.round}, got another one of round {round}")
 
     def locate(self, run: RunAccount, round: int, query: str) -> None:
-        """Note a query for positions: one a round, before its answer."""
+        """Record a query for positions: one per round, before the round's answer."""
         if round <= run.round:
             raise Refusal("order", f"expected a query after round {run.round}, got one of round {round}")
         started, _, last = run.located.partition("/")
@@ -104,7 +104,7 @@ class Account:
     def answer(
         self, policy: Policy, run: RunAccount, round: int, order: str, releases: Iterable[Release]
     ) -> None:
-        """Note an answer before it leaves, and what it costs; one beyond the limits is refused."""
+        """Record an answer and its privacy cost before it leaves; refuse one beyond the limits."""
         total = policy.orders.total
         if total is not None and self.answers >= total:
             raise Refusal("orders", f"{self.answers} of {total} answers were given")
@@ -116,7 +116,7 @@ class Account:
         self.serial += 1
 
     def epsilon(self, delta: float) -> float:
-        """Return what was spent at ``delta``, whatever delta the runs themselves had."""
+        """Return the epsilon spent at ``delta``, regardless of the deltas of the runs."""
         ledger = Ledger()
         for releases in self.spent.values():
             for rate, sigma, steps in releases:
@@ -139,12 +139,12 @@ class Account:
             )
 
     def to_json(self) -> str:
-        """Return a text from which `from_json` makes the same account."""
+        """Return the account as JSON, for `from_json`."""
         return _ACCOUNT.dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Account:
-        """Return the account in a text; anything else is a ValueError."""
+        """Parse an account; raise ValueError if the text is not one."""
         try:
             return _ACCOUNT.validate_json(text)
         except ValidationError as error:
@@ -156,12 +156,12 @@ _ACCOUNT = TypeAdapter(Account)
 
 @dataclass(frozen=True)
 class AccountFile:
-    """The file of an account. A damaged one is an error: an empty account would forget what was spent."""
+    """File of an account. A damaged file is an error: starting afresh would forget the spent budget."""
 
     path: Path
 
     def load(self) -> Account:
-        """Return what is there; a new account if there is nothing yet."""
+        """Return the stored account, or a new one if there is no file yet."""
         try:
             return Account.from_json(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -170,7 +170,7 @@ class AccountFile:
             raise Refusal("node", f"{self.path}: {error}") from error
 
     def save(self, account: Account, since: int) -> None:
-        """Write ``account``, loaded at the serial ``since``; an OSError means that no answer may leave."""
+        """Write ``account``, loaded at serial ``since``; on OSError, no answer may leave."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._alone():
             if self.load().serial != since:

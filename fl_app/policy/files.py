@@ -1,4 +1,4 @@
-"""A policy's file, TOML or YAML: read strictly, and refused by key, expected and given value."""
+"""Strict reader of policy files (TOML or YAML); errors name the key, the expected and the given value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 1 << 20
 
 
 def load_policy(path: Path) -> Policy:
-    """Return the policy in a file; anything else is a ValueError that says what is wrong where."""
+    """Return the policy in a file; raise a ValueError that names the fault and its place."""
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(

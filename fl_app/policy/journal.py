@@ -1,4 +1,4 @@
-"""The log of a node: one line of JSON for everything that left or was refused, in files of bounded size."""
+"""Log of a node: one JSON line per answer sent or refused, in files of bounded size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 8 << 20
-"""Most bytes of one file; the previous file is kept beside it."""
+"""Maximum size of one file; the previous file stays beside it."""
 MOST_FILES = 4
 
 
@@ -26,7 +26,7 @@ class Journal:
     def write(
         self, *, run: int, round: int | None, kind: str, size: int, allowed: bool, decision: str
     ) -> None:
-        """Add a line; it is on its way to the disk before the answer leaves."""
+        """Append a line, before the answer leaves."""
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "run": run,
@@ -54,7 +54,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """Go through the lines of a log, oldest first; what is no line of a log is passed over."""
+    """Yield the entries of a log, oldest first; skip invalid lines."""
     numbers = [number for number in range(MOST_FILES) if _numbered(path, number).exists()]
     for number in sorted(numbers, reverse=True):
         with _numbered(path, number).open(encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""A policy applied: to a run as it was built, to every order, and to every answer before it leaves."""
+"""Checks of a policy on a run as built, on every order, and on every answer before it leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fl_app.policy.refusal import Refusal
 
 
 def check_plan(policy: Policy, plan: RunPlan) -> None:
-    """Refuse a run that could not end well, before any order of it is looked at."""
+    """Refuse a run that violates the policy, before reading any of its orders."""
     _check_model(policy, plan.model, plan.model_hash)
     rules = policy.defenses
     if rules and not any(_obeys(part, rule) for rule in rules for part in plan.parts):
@@ -40,7 +40,7 @@ def check_ask(policy: Policy, plan: RunPlan, ask: Ask) -> None:
 
 
 def check_cohort(policy: Policy, plan: RunPlan, cohort: int) -> None:
-    """Refuse a crowd in which nobody hides, or whose members would hardly add any noise each."""
+    """Refuse a cohort too small to hide in, or so large that each member adds too little noise."""
     most = policy.dp.max_cohort if plan.noise is not None else None
     if cohort < policy.min_cohort or (most is not None and cohort > most):
         raise Refusal("cohort", f"expected {policy.min_cohort} to {most} clients, got {cohort}")
@@ -60,7 +60,7 @@ def check_audit(policy: Policy, audit: AuditAsk) -> None:
 
 
 def check_work(policy: Policy, plan: RunPlan, samples: int) -> None:
-    """Refuse the work of a round before it is begun; ``samples`` are all that the node has."""
+    """Refuse a round's work before it starts; ``samples`` is the node's total."""
     steps = plan.steps_of(samples)
     if steps > policy.max_local_steps:
         raise Refusal("steps", f"expected at most {policy.max_local_steps} steps, got {steps}")
@@ -75,7 +75,7 @@ def check_leaving(policy: Policy, plan: RunPlan, leaving: Leaving) -> None:
     if leaving.audit is not None:
         if leaving.samples > policy.audit.samples:
             raise Refusal("audit", f"expected at most {policy.audit.samples} samples, got {leaving.samples}")
-        return  # that one sample is looked at is what was consented to
+        return  # consent to an audit covers small batches
     if leaving.batch < policy.min_batch:
         raise Refusal("batch", f"expected batches of at least {policy.min_batch}, got {leaving.batch}")
     if leaving.samples < policy.min_samples:
@@ -108,6 +108,6 @@ def _is_number(value: object) -> bool:
 
 
 def _same_hash(one: str, other: str) -> bool:
-    """Compare hashes of which one may be cut short."""
+    """Compare two hashes, one of which may be abbreviated."""
     shorter, longer = sorted((one, other), key=len)
     return bool(shorter) and longer.startswith(shorter)

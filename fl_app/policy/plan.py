@@ -1,4 +1,4 @@
-"""Plain descriptions of a run, of one order and of one answer: all that a policy looks at."""
+"""Plain descriptions of a run, an order and an answer: the only inputs of a policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Part:
-    """One step of a defense as it was built: the callable's name and everything that it was called with."""
+    """One step of a defense as built: the callable's name and all of its arguments."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -20,23 +20,23 @@ class Part:
 
 @dataclass(frozen=True)
 class Noise:
-    """Differential privacy as it was built."""
+    """Differential privacy of a run as built."""
 
     unit: str
-    """``client`` or ``record``: the thing that is protected."""
+    """Unit of protection: ``client`` or ``record``."""
     delta: float
     epsilon: float | None = None
-    """The budget that the run promises."""
+    """Budget that the run promises."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run as this node would take part in it."""
+    """One run, as this node would take part in it."""
 
     model: str
     model_hash: str
     parts: tuple[Part, ...] = ()
-    """The steps of the defense, outer ones first."""
+    """Steps of the defense, outermost first."""
     batch_size: int | None = None
     epochs: int | None = None
     """Passes over the node's samples in a round; None: a single batch."""
@@ -48,31 +48,31 @@ class RunPlan:
     noise: Noise | None = None
 
     def batch_of(self, samples: int) -> int:
-        """Return the size of a regular batch of a client with so many samples."""
+        """Return the regular batch size of a client with ``samples`` samples."""
         return min(self.batch_size or samples, samples)
 
     def steps_of(self, samples: int) -> int:
-        """Return the number of local steps in a round of a client with so many samples."""
+        """Return the number of local steps per round of a client with ``samples`` samples."""
         if self.steps is not None or self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-samples // max(1, self.batch_of(samples)))
 
     @cached_property
     def digest(self) -> str:
-        """Tell this plan from others."""
+        """Hash that identifies the plan."""
         text = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
 class AuditAsk:
-    """A request for samples themselves, or for the update without its defense."""
+    """Request for raw samples, or for the undefended update."""
 
     samples: int
-    """0: as many as a batch has."""
+    """Requested samples; 0: one batch."""
     run: int
     bundle: str = ""
-    """The hash of the app bundle that asks, as far as it is known."""
+    """Hash of the requesting app bundle, if known."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Leaving:
-    """One answer, before it leaves."""
+    """One answer about to leave the node."""
 
     kind: str
     bytes: int
     batch: int
-    """Samples in the smallest batch that it was computed on."""
+    """Number of samples in the smallest batch behind the answer."""
     samples: int
     buffers: bool = False
     audit: AuditAsk | None = None

@@ -12,7 +12,7 @@ Value = bool | int | float | str
 
 
 class _Strict(BaseModel):
-    """A table of the file: unknown keys and values of another type are errors."""
+    """Table of the policy file; unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

@@ -29,7 +29,7 @@ TEXTS: Mapping[str, str] = {
     "secagg": "this node takes part in secure aggregation only",
     "steps": "this node does not take so many local steps",
 }
-"""Everything that a node ever says to a server beside its answers, by code."""
+"""All texts that a node may send to a server besides its answers, by code."""
 
 
 class Refusal(Exception):

@@ -1,4 +1,4 @@
-"""A policy in words: what a run can still do under it."""
+"""Plain-English description of a policy: the things that a run may and may not do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fl_app.policy.policy import DefenseRule, Policy
 
 
 def in_words(policy: Policy) -> list[str]:
-    """Return one sentence for each thing that a run can do, or cannot."""
+    """Return one sentence per permission or limit."""
     return [
         _models(policy),
         _defenses(policy),

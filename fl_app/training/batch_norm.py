@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def set_mode(model: nn.Module, *, training: bool, bn: str) -> None:
-    """Put ``model`` into train or eval mode; frozen statistics are used, not moved."""
+    """Put ``model`` into train or eval mode; frozen statistics are used but never updated."""
     model.train(training)
     if bn == "frozen":
         for module in _norms(model):
@@ -24,7 +24,7 @@ def set_evaluation(model: nn.Module, bn: str) -> None:
     if bn == "local":
         for module in _norms(model):
             module.train()
-            module.momentum = 0.0  # the running statistics stay where they are
+            module.momentum = 0.0  # keep the running statistics unchanged
 
 
 def _norms(model: nn.Module) -> list[_BatchNorm]:

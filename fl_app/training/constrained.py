@@ -21,8 +21,8 @@ def confine(rules: Rules, coordinates: Tensor | None, like: Mapping[str, Tensor]
     weight as it is, bit for bit; the paper moves it and puts it back after each step. Weight
     decay would move it: train without.
 
-    They are the same tensors in every step, in which a few entries are written: clearing all of
-    them, or masking the dense gradient, took a fifth of a client's time.
+    Every step reuses the same gradient tensors and writes only a few entries: clearing whole
+    tensors, or masking the dense gradient, took a fifth of a client's time.
     """
     if coordinates is None:
         return rules

@@ -21,12 +21,12 @@ def run_epochs(
     steps: int | None = None,
     proximal_mu: float = 0.0,
 ) -> Trainer:
-    """Run ``epochs`` passes (or ``steps`` steps) of SGD and return weights after minus before.
+    """Run ``epochs`` passes (or ``steps`` steps) of SGD and return the change of the weights.
 
-    With ``proximal_mu`` the loss has ``proximal_mu / 2 * ||w - w_t||^2`` beside it, where ``w_t`` is the
-    round's model (FedProx). The term knows no sample, so it joins the gradient after a defense's rules.
+    ``proximal_mu`` adds ``proximal_mu / 2 * ||w - w_t||^2`` to the loss, where ``w_t`` is the round's
+    model (FedProx). The term depends on no sample, so it joins the gradient after a defense's rules.
 
-    The optimiser is new in every round: a client is no lasting object. In an
+    The optimiser is new in every round, because clients do not persist between rounds. In an
     audited round the client trains on as many samples as the audit's batch has.
     """
     for name, value, least in (

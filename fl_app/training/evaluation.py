@@ -20,22 +20,22 @@ class Evaluation:
     """Results of one evaluation pass."""
 
     accuracy: float
-    """The share of the labels that were recognised: of transcripts by token, told those before."""
+    """Share of correctly predicted labels; for transcripts, of tokens given the true previous ones."""
     loss: float
-    """The mean over the labels."""
+    """Mean loss over the labels."""
     balanced_accuracy: float | None
     """Mean recall over the classes; None for other models."""
     auroc: float | None
     """Area under the ROC curve of two classes, if both occur; None for a diverged model."""
     wer: float | None = None
-    """The word error rate of a model of speech, which is told nothing."""
+    """Word error rate of a speech model that decodes on its own."""
 
 
 @torch.no_grad()
 def evaluate(
     model: nn.Module, samples: Samples, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Evaluation:
-    """Evaluate ``model`` in the mode that it is in."""
+    """Evaluate ``model`` in its current mode."""
     first = next(model.parameters())
     loss, predictions, margins = 0.0, [], []
     for start in range(0, len(samples), _CHUNK):
@@ -46,7 +46,7 @@ def evaluate(
         loss += float(F.cross_entropy(logits, part.labels.to(first.device), reduction="sum"))
         predictions.append(logits.argmax(1))
         if logits.shape[1] == 2:
-            # not the softmax, which is in the same order but rounds confident samples to ties
+            # not the softmax: it has the same order but rounds confident samples to ties
             margins.append(logits[:, 1] - logits[:, 0])
     predicted, labels = torch.cat(predictions).cpu(), samples.labels.cpu()
     return Evaluation(

@@ -12,7 +12,7 @@ from fl_app.training.trainer import Job, Trained, Trainer
 def compute_gradient(batch_size: int = 32) -> Trainer:
     """Compute the gradient of the mean loss over the round's batch.
 
-    Consecutive rounds walk through the client's samples, shuffled anew for each
+    Consecutive rounds go through the client's samples, reshuffled for each
     pass. A client with fewer samples than a batch uses all of them.
     """
     if batch_size < 1:

@@ -17,17 +17,17 @@ _CHUNK = 32
 
 
 class Recogniser(Protocol):
-    """Capabilities of a speech model beside predicting the next token."""
+    """Speech model that can also decode on its own."""
 
     def recognise(self, frames: Tensor, *, start: int, end: int, limit: int) -> Tensor:
-        """Return the tokens (N, up to ``limit``) that it finds by itself."""
+        """Return the tokens (N, up to ``limit``) that the model decodes on its own."""
 
 
 @torch.no_grad()
 def evaluate_hearing(model: nn.Module, samples: Samples, vocabulary: Vocabulary) -> Evaluation:
-    """Evaluate ``model``, told the words so far, and by the words it finds alone.
+    """Evaluate ``model`` with the true previous tokens given, and by the words it decodes on its own.
 
-    Alone, it takes the likeliest token each time, at most as many as the longest transcript has.
+    Decoding is greedy and stops at the length of the longest transcript.
     """
     first = next(model.parameters())
     predict, limit = transcribe(vocabulary.start), samples.labels.shape[1]

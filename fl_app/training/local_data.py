@@ -14,20 +14,20 @@ from fl_app.seeding import generator_for
 from fl_app.training.predictions import Predict, classify
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""Other pixels in [0, 1] of the same shape (N, C, H, W) to train on instead."""
+"""Maps pixels (N, C, H, W) in [0, 1] to replacements of the same shape for training."""
 Ask = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
-"""Function that draws a question: from samples to the model's inputs and their labels."""
+"""Draws a prediction task: maps samples to the model's inputs and their labels."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples as the model takes them, and as they look."""
+    """Samples as model inputs and as raw pixels."""
 
     inputs: Tensor
     labels: Tensor
     pixels: Tensor
     trained: Tensor
-    """The pixels that the inputs were made of: ``pixels``, unless they were augmented."""
+    """Pixels behind the inputs: ``pixels``, unless augmented."""
     predict: Predict = classify
     """Prediction function of the task."""
 
@@ -49,14 +49,14 @@ class LocalData:
         return len(self.samples)
 
     def order(self, epoch: int) -> Tensor:
-        """Return the order in which pass ``epoch`` over the samples goes."""
+        """Return the order of the samples in pass ``epoch``."""
         generator = generator_for(self.seed, epoch, self.client, "batches")
         return torch.randperm(len(self), generator=generator, device="cpu")
 
     def window(self, start: int, size: int) -> Tensor:
-        """Return ``size`` indices from position ``start`` of an endless row of shuffled passes.
+        """Return ``size`` indices from position ``start`` of an endless sequence of shuffled passes.
 
-        A pure function of the position: no cursor has to survive between rounds.
+        This is a pure function of the position, so no cursor has to survive between rounds.
         """
         indices: list[Tensor] = []
         while size > 0:
@@ -67,7 +67,7 @@ class LocalData:
         return torch.cat(indices)
 
     def draw(self, rate: float, generator: torch.Generator) -> Tensor:
-        """Return the indices of a Poisson draw: each sample is in with chance ``rate``."""
+        """Return the indices of a Poisson draw, which includes each sample with probability ``rate``."""
         return torch.nonzero(uniform(len(self), generator) < rate).flatten()
 
     def batch(
@@ -79,9 +79,9 @@ class LocalData:
         augment: Augment | None = None,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """Return the samples at ``indices`` on the device; what is drawn comes from ``generator``.
+        """Return the samples at ``indices`` on the device; ``generator`` drives all random draws.
 
-        Without one, nothing is augmented, and questions are always the same.
+        Without one, nothing is augmented, and the task's labels are always the same.
         """
         chosen = self.samples.take(indices)
         shown = pixels(chosen.inputs, device, dtype)

@@ -1,7 +1,7 @@
 """Masked sentences: the choice of tokens that a masked language model must predict.
 
-All that are asked for are replaced by [MASK], for one place then asks one thing; BERT's own recipe leaves
-a tenth of them as they are, and puts random tokens in another tenth's place.
+[MASK] replaces every token to predict. BERT's own recipe instead leaves a tenth of them unchanged and
+replaces another tenth by random tokens.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fl_app.training.local_data import Ask
 
 
 def hide_tokens(vocabulary: WordPiece, share: float) -> Ask:
-    """Hide ``share`` of each sentence's tokens, at least one, and neither [CLS] nor [SEP].
+    """Hide ``share`` of each sentence's tokens, at least one, but never [CLS] or [SEP].
 
-    The labels are `UNASKED` where a token is shown, and `PADDING` where the sentence is over.
+    The labels are `UNASKED` at visible tokens and `PADDING` after the end of the sentence.
     """
     outside = torch.tensor([PADDING, vocabulary.sign(CLS), vocabulary.sign(SEP)])
     mask = vocabulary.sign(MASK)
@@ -26,7 +26,7 @@ def hide_tokens(vocabulary: WordPiece, share: float) -> Ask:
     def ask(sentences: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inner = ~torch.isin(sentences, outside.to(sentences.device))
         counts = (share * inner.sum(dim=1)).round().clamp(min=1)
-        # drawn on the processor, so that a sentence has the same holes on every device
+        # drawn on the CPU, so that a sentence has the same hidden tokens on every device
         draws = torch.rand(sentences.shape, generator=generator, device="cpu").to(sentences.device)
         ranks = torch.where(inner, draws, 2.0).argsort(dim=1).argsort(dim=1)
         hidden = inner & (ranks < counts[:, None])
@@ -37,8 +37,8 @@ def hide_tokens(vocabulary: WordPiece, share: float) -> Ask:
 
 
 def fill_in(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Let the model name each token that is hidden. Those of all sentences count the same."""
-    # no place that is over in every sentence: a model is as slow as it is shown long rows
+    """Predict each hidden token; tokens of all sentences have equal weight."""
+    # cut columns that are padding in every sentence: they only cost time
     shown = (inputs != PADDING).any(dim=0)
     asked = labels[:, shown] >= 0
     return model(inputs[:, shown])[asked], labels[:, shown][asked]

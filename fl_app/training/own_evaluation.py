@@ -1,4 +1,4 @@
-"""Evaluation of a model by a client, on its own samples."""
+"""Evaluation of a model on a client's own samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 500
 
 @torch.no_grad()
 def evaluate_own(model: nn.Module, data: LocalData) -> tuple[int, dict[str, float]]:
-    """Return the number of samples, and the mean loss and the accuracy over all of their labels."""
+    """Return the number of samples, and the mean loss and accuracy over all labels."""
     first = next(model.parameters())
     loss, right, labels = 0.0, 0, 0
     for indices in torch.arange(len(data)).split(_CHUNK):

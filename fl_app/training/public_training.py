@@ -1,7 +1,7 @@
-"""Training of the server on a few public samples before the federation starts.
+"""Training by the server on a few public samples before the federation starts.
 
-Which coordinates move most, and how far an update goes: the set T and the clipping
-bound S of Kerkouche et al. (UAI 2021), §3.1 and §4. No client's data is touched,
+It finds the coordinates that move most and the typical norm of an update: the set T and
+the clipping bound S of Kerkouche et al. (UAI 2021), §3.1 and §4. Neither uses client data,
 so neither costs any privacy.
 """
 
@@ -27,7 +27,7 @@ def sum_gradients(
 ) -> Tensor:
     """Return the sum of the gradients' magnitudes over ``steps`` steps of SGD on one batch.
 
-    One number a coordinate, in double precision. The model is left as it was.
+    The result has one number per coordinate, in double precision. The model is unchanged.
     """
     if steps < 1:
         raise ValueError(f"sum_gradients: steps must be at least 1, got {steps}")
@@ -76,16 +76,16 @@ def clipping_bound(
 
 @dataclass(frozen=True)
 class PublicRound:
-    """The round that a server can go through by itself: a client's training, on public samples."""
+    """Simulated round on the server: a client's training, on public samples."""
 
     trainer: Trainer
     model: nn.Module
-    """With the weights that the federation starts from."""
+    """Model with the federation's initial weights."""
     data: LocalData
     lr: float
 
     def scores(self, steps: int, lr: float | None = None) -> Tensor:
-        """Return how much each coordinate moves in ``steps`` steps on all public samples at once."""
+        """Return the movement of each coordinate in ``steps`` steps on all public samples at once."""
         first = next(iter(parameters(self.model).values()))
         batch = self.data.batch(torch.arange(len(self.data)), first.device, first.dtype)
         return sum_gradients(self.model, batch, lr=lr or self.lr, steps=steps)

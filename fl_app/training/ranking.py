@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def auroc(scores: Tensor, labels: Tensor) -> float:
-    """Return the chance that a sample of class 1 scores higher than one of class 0; ties count half.
+    """Return the probability that a sample of class 1 scores higher than one of class 0; ties count half.
 
     This is the area under the ROC curve, by the ranks of the scores.
     """
-    from scipy.stats import rankdata  # a second to import, which a client process need not spend
+    from scipy.stats import rankdata  # takes a second to import, which client processes avoid
 
     ranks, positive = rankdata(_numbers("auroc", scores, labels)), labels.detach().cpu().numpy() == 1
     ones, zeros = int(positive.sum()), int((labels == 0).sum())
@@ -21,7 +21,7 @@ def auroc(scores: Tensor, labels: Tensor) -> float:
 
 
 def balanced_accuracy(predictions: Tensor, labels: Tensor) -> float:
-    """Return the mean, over the classes that occur in ``labels``, of the share that was recognised."""
+    """Return the mean recall over the classes that occur in ``labels``."""
     right = _numbers("balanced_accuracy", predictions, labels) == labels.detach().cpu().numpy()
     kinds = labels.detach().cpu().numpy()
     return float(np.mean([right[kinds == kind].mean() for kind in np.unique(kinds)]))

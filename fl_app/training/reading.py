@@ -17,7 +17,7 @@ _CHUNK = 64
 
 @torch.no_grad()
 def evaluate_reading(model: nn.Module, samples: Samples, ask: Ask) -> Evaluation:
-    """Evaluate ``model`` by the tokens that are hidden from it: the same ones, whatever the round and run."""
+    """Evaluate ``model`` on hidden tokens, which are the same in all rounds and runs."""
     first = next(model.parameters())
     generator = generator_for(0, 0, SERVER, "masks")
     loss, right, count = 0.0, 0, 0

@@ -1,6 +1,6 @@
 """Rules of one training step: preparation of the batch, loss, and differentiation.
 
-These are the places where a defense may step in; the trainers only walk through the data.
+Defenses hook in here; the trainers only iterate over the data.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from fl_app.training.local_data import Augment, Batch
 from fl_app.types import Update
 
 Loss = Callable[[nn.Module, Batch], Tensor]
-"""The mean loss of a batch, with its graph."""
+"""Computes the mean loss of a batch, with its graph."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Facts on one step's batch."""
+    """Properties of one step's batch."""
 
     generator: torch.Generator
     expected: int
-    """The size of the batch that was asked for; a Poisson draw has it in the mean."""
+    """Requested batch size; the mean size of a Poisson draw."""
     rate: float
-    """The share of the client's samples that a regular batch has."""
+    """Share of the client's samples in a regular batch."""
     per_round: int
-    """Number of steps of a regular round."""
+    """Number of steps in a regular round."""
 
 
 Differentiate = Callable[[nn.Module, Batch, Loss, Step], tuple[float, Update]]
-"""The loss of a batch and a gradient for every trained parameter."""
+"""Computes the loss of a batch and a gradient for every trained parameter."""
 
 
 def parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -56,12 +56,12 @@ def backpropagate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tup
 
 @dataclass(frozen=True)
 class Rules:
-    """One way to train. The defaults are those of an undefended client."""
+    """Rules of a training step. The defaults are those of an undefended client."""
 
     augment: Augment | None = None
     loss: Loss = cross_entropy
     differentiate: Differentiate = backpropagate
     poisson: bool = False
-    """Every sample enters a batch by a draw of its own, as privacy accounting assumes."""
+    """Whether each sample enters a batch by an independent draw, as privacy accounting assumes."""
     trained: Tensor | None = field(default=None, compare=False)
     """The only coordinates that move; None: all."""

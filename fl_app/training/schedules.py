@@ -17,10 +17,10 @@ def constant(lr: float) -> Schedule:
 
 
 def piecewise(lr: float, changes: Mapping[float, float] | None = None, of: int | None = None) -> Schedule:
-    """Start with ``lr``; from each round in ``changes`` on use the rate given there.
+    """Start with ``lr``; switch to each rate in ``changes`` at its round.
 
-    With ``of``, the number of rounds, changes come after shares of them instead: after 0.5 of 100 is from
-    round 51 on, whatever an epoch has in rounds.
+    With ``of``, the number of rounds, the keys of ``changes`` are shares of it: 0.5 of 100 rounds means
+    from round 51 on.
     """
     changes = changes or {}
     for value in (lr, *changes.values()):

@@ -1,4 +1,4 @@
-"""Tasks by kind of data: the loss that is asked of a model, and its evaluation."""
+"""Tasks by kind of data: labels to predict, and evaluation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Task:
 
     predict: Predict
     evaluate: Callable[[nn.Module, Samples], Evaluation]
-    """Judges a model in the mode that it is in."""
+    """Evaluates a model in its current mode."""
     ask: Ask | None = None
-    """Function that draws the labels that a model must predict; None: always the samples' own."""
+    """Draws the labels to predict; None: samples have their own."""
 
 
 def task_of(dataset: Dataset | Facts) -> Task:

@@ -23,7 +23,7 @@ class Job:
     """Random generator of the rules."""
     rules: Rules = field(default_factory=Rules)
     batch_size: int | None = None
-    """Overrides the trainer's own, for an audited round."""
+    """Overrides the trainer's batch size, for an audited round."""
     keep_batches: bool = False
     """Return the batches too, for the truth of an audit."""
 
@@ -34,20 +34,20 @@ class Trained:
 
     update: Update
     samples: int
-    """The update's weight in the mean; of a Poisson draw the expected number: the drawn one is private."""
+    """Weight of the update in the mean; for a Poisson draw the expected number, as the actual is private."""
     steps: int
     """Local optimiser steps; 0: the update is a gradient."""
     rate: float
-    """The share of the client's samples that a regular batch has."""
+    """Share of the client's samples in a regular batch."""
     loss: float
     batches: tuple[Batch, ...] = ()
-    """The batches of the first pass over the round's samples, if the job asked for them."""
+    """Batches of the first pass over the round's samples, if the job asked for them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that a training function of one's own measured."""
+    """Metrics from a user-supplied training function."""
 
 
 Trainer = Callable[[nn.Module, LocalData, Job], Trained]
-"""Computes an update from a model that holds the round's weights, in the mode it is to run in.
+"""Computes an update from a model with the round's weights, already in the right mode.
 
-It may move the model's buffers (BatchNorm does), and leaves its parameters as they were.
+It may change the model's buffers (BatchNorm does) but not its parameters.
 """

@@ -21,8 +21,8 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
     of Xue et al., Fig. 4. A sent update that the server did not count
     (``ctx.uncounted``) goes back into the residual first: nothing is lost.
 
-    A private release is refused: its residual is what the clipping and the noise
-    keep secret, and carrying it over would send exactly that.
+    A private release is refused: its residual is the secret that clipping and noise
+    protect, and carrying it over would send exactly that.
     """
     if not isinstance(enabled, bool):
         raise ValueError(f"error_feedback: must be true or false, got {enabled!r}")
@@ -50,7 +50,7 @@ def error_feedback(inner: Transform, enabled: bool = True) -> Transform:
 
 
 def corrected(update: Update, state: State, ctx: RoundContext) -> Update:
-    """Return what will be pruned: the update and everything that ``state`` holds back."""
+    """Return the transform's input: the update plus everything withheld in ``state``."""
     p = update
     for e in _residuals(state):
         if ctx.uncounted is not None:
@@ -60,7 +60,7 @@ def corrected(update: Update, state: State, ctx: RoundContext) -> Update:
 
 
 def residual_norm(state: State) -> float | None:
-    """Return the Euclidean norm of everything that ``state`` holds back, or None where nothing is."""
+    """Return the Euclidean norm of everything withheld in ``state``; None if it holds no residual."""
     residuals = [tensor for e in _residuals(state) for tensor in e.values()]
     return norm(residuals) if residuals else None
 

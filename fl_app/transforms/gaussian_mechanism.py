@@ -31,7 +31,7 @@ def clip_and_noise(clip: float, std: float) -> Transform:
 def _clip(update: Update, clip: float) -> Update:
     norm = math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in update.values()))
     if not math.isfinite(norm):
-        # no error: that a client refused would itself tell about its data, and zeros are within the bound
+        # no error: a refusal would itself reveal something about the data, and zeros are within the bound
         return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
     if norm <= clip:
         return dict(update)

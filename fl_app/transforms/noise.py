@@ -1,7 +1,6 @@
 """Additive noise on every entry (Zhu et al., NeurIPS 2019, §5.1).
 
-This is noise without clipping: it blurs, and proves nothing. The mechanism with
-a guarantee is `clip_and_noise`.
+Noise without clipping gives no privacy guarantee; `clip_and_noise` does.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def with_gaussian(tensor: Tensor, std: float, generator: torch.Generator) -> Ten
 def _with_laplace(tensor: Tensor, std: float, generator: torch.Generator) -> Tensor:
     if std == 0:
         return tensor
-    # the difference of two exponentials: inverting the distribution function of a
-    # uniform draw would now and then take the logarithm of 0
+    # the difference of two exponentials: inverse transform sampling would occasionally
+    # take the logarithm of 0
     noise = exponential(tensor, generator) - exponential(tensor, generator)
     return tensor + std / math.sqrt(2) * noise

@@ -30,8 +30,8 @@ def perturb_outpost(
     ranking goes over all layers at once. There, it is averaged over the first
     axis; here it is the square of each entry, and ties go to the lower index. Their
     ``t`` counts the steps of one round's local training; ours counts rounds from
-    0, because an update is perturbed once a round, so that the first round, where
-    attacks are strongest, is surely perturbed. The variance is the biased one: a
+    0, because an update is perturbed once per round. The first round, where attacks
+    are strongest, is thus always perturbed. The variance is the biased one: a
     layer of one weight then has a risk of 0, not an undefined one.
     """
     check_rate("perturb_outpost", "prune", prune)

@@ -6,7 +6,7 @@ from __future__ import annotations
 def residual_bound(gamma: float, g: float) -> float:
     """Return the bound of E‖e‖², where e is the mean of the clients' residuals.
 
-    ``gamma``: the largest share of ‖P‖² that a transform holds back of what it gets, P (Assumption 1);
+    ``gamma``: the largest share of ‖P‖² that a transform withholds from its input P (Assumption 1);
     ``g``: the largest norm of a gradient (Assumption 3).
     """
     if not 0 <= gamma < 1:

@@ -1,7 +1,7 @@
 """Rounding to fewer bits per entry (Zhu et al., NeurIPS 2019, §5.1).
 
-The result keeps the type of the update: what shrinks is the number of values that
-it can take, and the wire finds the shorter form by itself.
+The result keeps the dtype of the update but takes fewer distinct values; the wire
+finds the shorter form by itself.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def _to_multiples(tensor: Tensor) -> Tensor:
     if tensor.numel() == 0:
         return tensor
     scale = (tensor.abs().amax() / _LEVELS).clamp(min=torch.finfo(tensor.dtype).tiny)
-    # + 0.0 turns -0.0 into 0.0: the sign of what was rounded away would still tell, and cost a bit
+    # + 0.0 turns -0.0 into 0.0: the sign of a rounded-away entry would leak, and cost a bit
     return torch.round(tensor / scale) * scale + 0.0

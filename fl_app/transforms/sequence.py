@@ -9,7 +9,7 @@ from fl_app.types import RoundContext, Update
 
 
 def chain(**steps: Transform) -> Transform:
-    """Apply ``steps`` in the order in which they are written; no step is the identity."""
+    """Apply ``steps`` in the given order; without steps, this is the identity."""
     for name, step in steps.items():
         if not isinstance(step, Transform):
             raise TypeError(f"chain: step {name!r} must be a Transform, got {type(step).__name__}")

@@ -33,7 +33,7 @@ def check_rate(who: str, what: str, value: float) -> None:
 
 
 def check_finite(who: str, tensor: Tensor) -> None:
-    """Refuse an update that has gone astray, rather than hide that behind ordinary numbers."""
+    """Refuse a non-finite update instead of hiding it behind ordinary numbers."""
     if not torch.isfinite(tensor).all():
         raise ValueError(f"{who}: a tensor of shape {tuple(tensor.shape)} holds NaN or infinity")
 

@@ -12,7 +12,7 @@ from fl_app.types import Trace
 def take_sign(scale: bool = True) -> Transform:
     """Send ``sign(g) * mean|g|`` of every tensor, or the plain sign without ``scale``.
 
-    An entry that is 0 stays 0, so a tensor's entries are 0 and plus or minus one magnitude.
+    Zeros stay 0, so a tensor's entries are 0 or plus or minus one magnitude.
     """
     if not isinstance(scale, bool):
         raise ValueError(f"take_sign: scale must be true or false, got {scale!r}")

@@ -21,9 +21,9 @@ class Transform(NamedTuple):
     released: bool = False
     """Its output is a private release: the withheld part must never be sent later."""
     located: float | None = None
-    """The share of positions that clients may be asked to name for it (``ctx.locations``); None: none."""
+    """Share of positions that the server may ask clients to name (``ctx.locations``); None: none."""
     traces: tuple[Trace, ...] = (Trace(),)
-    """Marks on the update that an adaptive attacker looks for, of each step."""
+    """Marks of each step on the update, which an adaptive attacker looks for."""
 
 
 def stateless(
@@ -33,7 +33,7 @@ def stateless(
     located: float | None = None,
     traces: tuple[Trace, ...] = (Trace(),),
 ) -> Transform:
-    """Make a transform of a function that remembers nothing."""
+    """Make a transform from a stateless function."""
     return Transform(
         init=lambda update: {},
         apply=lambda update, state, ctx: (rewrite(update, ctx), state),

@@ -17,7 +17,7 @@ _EXPONENT_BITS = {torch.float16: 5, torch.bfloat16: 8, torch.float32: 8, torch.f
 
 
 def entropy_bound(update: Mapping[str, Tensor], *, within: Mapping[str, Tensor] | None = None) -> float:
-    """Return the bytes of an ideal code that knows each tensor's statistics and nothing of its order.
+    """Return the size in bytes of an ideal code that knows each tensor's statistics but not its order.
 
     Summed over tensors, with n entries (those of the mask, if ``within`` has one), k of them not zero:
 
@@ -29,8 +29,8 @@ def entropy_bound(update: Mapping[str, Tensor], *, within: Mapping[str, Tensor] 
       sign and mantissa in full, in the shortest float format (float64, float32, float16, bfloat16) that
       holds every value of the tensor exactly.
 
-    Lengths', exponents' and symbols' frequencies, names and shapes count as known. An update whose
-    positions or mantissas are less random than this model says can be coded below the bound.
+    The frequencies of lengths, exponents and symbols, the names and the shapes count as known. An update
+    whose positions or mantissas are less random than this model assumes can be coded below the bound.
     """
     bits = 0.0
     for name, tensor in update.items():
@@ -46,7 +46,7 @@ def entropy_bound(update: Mapping[str, Tensor], *, within: Mapping[str, Tensor] 
 def change_bound(
     new: Mapping[str, Tensor], old: Mapping[str, Tensor], *, within: Mapping[str, Tensor] | None = None
 ) -> float:
-    """Return `entropy_bound` of the XOR that `encode_change` writes, its words taken for whole numbers."""
+    """Return `entropy_bound` of the XOR that `encode_change` writes, its words read as integers."""
     words = {torch.float64: torch.int64, torch.float32: torch.int32}
     change = {}
     for name, tensor in new.items():

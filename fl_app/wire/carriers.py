@@ -24,7 +24,7 @@ _NEGATIVE_ZERO = -128  # as a multiple: the int8 that no symmetric rounding uses
 def find_table(patterns: Array) -> tuple[Array, Array] | None:
     """Return the sorted distinct patterns and the index of each entry, if there are at most 256.
 
-    Starts from a sample and adds what it missed: sorting the whole array would take far longer.
+    Starts from a sample and adds the missing patterns: sorting the whole array would take far longer.
     """
     table = _distinct(spread_sample(patterns, _SAMPLE))
     for _ in range(8):
@@ -47,7 +47,7 @@ def as_multiples(table: Array) -> tuple[Any, Array] | None:
         return None
     whole = sizes.max() / values.dtype.type(127)
     for step in (sizes.min(), whole, np.nextafter(whole, sizes.max()), np.nextafter(whole, 0 * whole)):
-        # denormals are out: whether a product may be one depends on a mode of the processor
+        # no denormals: some processor modes flush a denormal product to zero
         if step < np.finfo(values.dtype).tiny or sizes.max() / step > 127.5:
             continue
         factors = np.rint(values / step)
@@ -102,10 +102,10 @@ def _distinct(array: Array) -> Array:
 
 
 def _look_up(patterns: Array, table: Array) -> Array | None:
-    """Return for each pattern its index in ``table``; any index if it is not there.
+    """Return each pattern's index in ``table``; an arbitrary index if it is absent.
 
-    One gather from 2**16 slots, by a hash under which the table has no collisions, found by trying:
-    ten times as fast as a binary search, once there are enough patterns to fill the slots for.
+    Gathers once from 2**16 slots by a collision-free hash, found by trial. This is ten times as fast
+    as a binary search if there are enough patterns to pay for filling the slots.
     """
     if patterns.size <= 2 * _SAMPLE:
         return np.minimum(np.searchsorted(table, patterns), table.size - 1).astype(np.uint8)
@@ -132,7 +132,7 @@ def _narrow(patterns: Array, shorter: str) -> Array | None:
             back = narrow.astype(longer)
         if not np.array_equal(back.view(part.dtype), part):
             return None
-    # processors differ in what they do to a NaN's payload, and to denormals of single precision
+    # processors treat NaN payloads and single-precision denormals differently
     fragile = np.isnan(narrow)
     if shorter == "f4":
         fragile |= (np.abs(narrow) < np.finfo(np.float32).tiny) & (narrow.view(np.uint32) << 1 != 0)

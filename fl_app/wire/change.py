@@ -1,7 +1,7 @@
 """Weight changes as bytes that restore the new weights bit for bit.
 
-The XOR of the bit patterns: zero where nothing changed, and nothing is rounded,
-which no difference of floats can promise.
+A change is the XOR of the bit patterns: zero where nothing changed, and never rounded,
+unlike a difference of floats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fl_app.wire.patterns import Array, patterns_of, tensor_of
 def encode_change(
     new: Mapping[str, Tensor], old: Mapping[str, Tensor], *, within: Masks | None = None
 ) -> bytes:
-    """Write what turns ``old`` into ``new``; ``within``: positions that both ends know, as in `encode`."""
+    """Encode the change from ``old`` to ``new``; ``within``: positions known to both ends, as in `encode`."""
     if new.keys() != old.keys():
         raise ValueError(f"encode_change: only one of new and old has {sorted(new.keys() ^ old.keys())}")
     for name in new:
@@ -33,7 +33,7 @@ def encode_change(
 
 
 def apply_change(old: Mapping[str, Tensor], blob: bytes, *, within: Masks | None = None) -> Update:
-    """Return the new weights; raises `CodecError` unless ``blob`` was made from exactly these old ones."""
+    """Return the new weights; raise `CodecError` unless ``blob`` was made from exactly these old ones."""
     known = Known(old, within)
     before = _patterns(old, known)
     change = unpack("change", blob, known.entries, _shared(before, known))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class CodecError(ValueError):
-    """The bytes are no valid blob for the tensors that the receiver expects."""
+    """The bytes are not a valid blob for the tensors that the receiver expects."""

@@ -1,8 +1,8 @@
 """Frame of a blob: its kind, the tensors it is for, and a checksum.
 
-``FW``, a version, what it holds (``U`` update, ``C`` change), a checksum of the
-sorted names, the content, and a CRC-32 of all that. The CRC starts from what both ends
-know already (masks, old weights): a blob read with another mask is refused, at no byte.
+Layout: ``FW``, a version, the kind (``U`` update, ``C`` change), a checksum of the
+sorted names, the content, and a CRC-32 of all of it. The CRC also covers data that both ends
+already hold (masks, old weights), so a wrong mask is detected at no extra byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CRC = struct.Struct("<I")
 def seal(
     kind: Kind, names: Collection[str], content: Iterable[bytes | memoryview], shared: Iterable[Array]
 ) -> bytes:
-    """Put ``content`` into a frame; ``shared`` are bytes that the reader must know, too."""
+    """Put ``content`` into a frame; the reader must hold the same ``shared`` bytes."""
     parts = [_PROLOGUE.pack(_MAGIC, VERSION, _KINDS[kind], _checksum_of_names(names)), *content]
     checksum = _checksum(parts, _checksum(map(_bytes_of, shared)))
     return b"".join([*parts, _CRC.pack(checksum)])

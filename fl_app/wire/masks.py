@@ -1,4 +1,4 @@
-"""Known positions: entries at positions that both ends know are sent without the positions."""
+"""Known positions: if both ends know the positions of entries, only the entries are sent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Messages between server and clients; no other module knows the record names.
 
-Orders and answers are typed values; packing and unpacking them is symmetric, and
-unpacking checks, so that a foreign or broken message is a `MessageError` that
-says what is missing, and never a KeyError deep inside a strategy.
+Orders and answers are typed values with symmetric packing and unpacking. Unpacking
+validates: a foreign or broken message raises a `MessageError` that names the fault,
+never a KeyError deep inside a strategy.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ OFFER, SHARE, ENDORSE, UNMASK = "query.offer", "query.share", "query.endorse", "
 """The exchanges of secure aggregation around a training order."""
 
 EXAMPLES = "num-examples"
-"""Flower's name of the number of samples among metrics."""
+"""Flower's metric name for the number of samples."""
 
 UPDATE, GRADIENT, CHANGE = "update", "gradient", "change"
 """The key of an order's config that says what the strategy averages, and its values."""
 
 VALUES = "values"
-"""The name of the one tensor in blobs that hold a vector instead of a whole update."""
+"""Name of the only tensor in blobs that hold a vector instead of a whole update."""
 
 _ORDER, _PLAN, _ANSWER, _IDENTITY = "order", "plan", "answer", "identity"
 _MODEL, _UPDATE, _BUFFERS, _LOCATIONS = "model", "update", "buffers", "locations"
 _QUERY, _RELEASE, _SECURE, _FACTS = "query", "release", "secure", "facts"
 _METRICS, _AUDIT, _RUN, _CONFIG = "metrics", "audit", "run", "config"
 _BLOB, _PACKED, _BYTES = "blob", "packed", "u1"
-"""A blob is an Array of bytes that no numpy reads: Flower cuts it into chunks, and mods see its size."""
+"""A blob is an Array of bytes, not in numpy's format: Flower can chunk it, and mods see its size."""
 _BLOBS_OF_REPLIES = (_UPDATE, _BUFFERS, _SECURE)
 _OF_REPLIES = {_ANSWER, _METRICS, _RELEASE, *_BLOBS_OF_REPLIES}
 MOST_METRICS = 16
@@ -63,7 +63,7 @@ Header = TypeVar(
 
 
 class MessageError(ValueError):
-    """A message that does not hold what its kind must hold."""
+    """A message whose content is invalid for its kind."""
 
 
 @dataclass(frozen=True)
@@ -85,27 +85,27 @@ class Order:
     lr: float
     model_hash: str
     version: int
-    """The version of the weights that this order brings the client to."""
+    """Version of the weights that the client holds after this order."""
     base: int = -1
     """The version that the packed change starts from; -1: the whole model is enclosed."""
     counted: int = 0
     """The last round in which this client's update entered the mean."""
     keep: bool = True
-    """True if the client should hold the weights for the next round's change."""
+    """Whether the client should keep the weights for the next round's change."""
     model_spec: str = ""
     """The model's name and settings; enclosed with the whole model."""
 
 
 @dataclass(frozen=True)
 class RunName:
-    """Run that an order belongs to; kept on resume, though Flower gives the run a new number."""
+    """Name of an order's run; a resume keeps it, although Flower assigns a new run number."""
 
     key: str
     attempt: int = 0
     """Number of earlier, interrupted attempts at this round."""
 
     def __post_init__(self) -> None:
-        """Refuse what clients could not name a folder by."""
+        """Refuse names that clients could not use for a folder."""
         if not re.fullmatch("[0-9a-f]{16,64}", self.key):
             raise ValueError(f"a run's key must be 16 to 64 hexadecimal digits, got {self.key!r}")
 
@@ -115,9 +115,9 @@ class Plan:
     """Facts that all clients of a round share when they send a vector instead of an update."""
 
     start: str
-    """The hash of version 0 of the model, which clients make by themselves; "" if they are sent all of it."""
+    """Hash of version 0 of the model, which clients build themselves; "" if the server sends it whole."""
     coordinates: str
-    """The hash of the coordinates that were agreed on; "" if there are none."""
+    """Hash of the agreed coordinates; "" if there are none."""
     seed: int
     """Seed of this round's random coordinates or measurements."""
     cohort: int
@@ -139,7 +139,7 @@ class Answer:
     need_model: bool = False
     """The client does not hold the version that the order's change starts from."""
     left_out: bool = False
-    """The update is of another model than the round's, and is kept from the mean."""
+    """The update belongs to another model than the round's and does not enter the mean."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Identity:
     num_clients: int
     allow_audit: bool
     own_data: bool = False
-    """True if it trains on its own samples, unknown to the server."""
+    """Whether the node trains on its own samples, unknown to the server."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class LocationQuery:
 
 @dataclass(frozen=True)
 class Parcel:
-    """An order with everything that came along."""
+    """An order with its attachments."""
 
     order: Order
     model: bytes
@@ -175,9 +175,9 @@ class Parcel:
     secure: bytes = b""
     """Message of secure aggregation in the order; b"": there is none."""
     run: RunName | None = None
-    """None where no client outlives the server, and none has to keep anything on its own."""
+    """None if no client outlives the server, so none has to store anything."""
     config: Mapping[str, ConfigValue] = field(default_factory=dict)
-    """Settings for the client's own training function; empty where a run's config has them."""
+    """Settings for the client's own training function; empty if the run's config has them."""
 
     @property
     def attempt(self) -> int:
@@ -186,9 +186,9 @@ class Parcel:
 
     @property
     def digest(self) -> str:
-        """Identity of this order: asked for the same once more, a client gives the same answer.
+        """Identity of this order: a client repeats its answer to a repeated order.
 
-        The model is named by its version; how it travelled does not matter.
+        The digest covers the model's version, not the form in which it was sent.
         """
         order = self.order
         named = (order.round, self.attempt, order.model_hash, order.version, order.lr, order.counted)
@@ -197,15 +197,15 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer with everything that came along."""
+    """A client's answer with its attachments."""
 
     answer: Answer
     update: bytes = b""
-    """The update, or the locations if those were asked for."""
+    """The update, or the locations if the order asked for them."""
     buffers: bytes = b""
     metrics: Mapping[str, float] = field(default_factory=dict)
     release: Release | None = None
-    """Release of the update in the sense of differential privacy, if it is one."""
+    """Differentially private release of the update, if it is one."""
 
 
 _TYPES: dict[type, dict[str, Any]] = {
@@ -225,7 +225,7 @@ def pack_order(
     run: RunName | None = None,
     config: ConfigRecord | None = None,
 ) -> RecordDict:
-    """Pack an order; all but the order are records that all clients share, most of them of `pack_blob`."""
+    """Pack an order; all clients share the other records, most of them made by `pack_blob`."""
     content = RecordDict({_ORDER: _pack(order), _MODEL: model})
     if buffers is not None:
         content[_BUFFERS] = buffers
@@ -314,7 +314,7 @@ def blob_size(record: ArrayRecord) -> int:
 
 
 def read_blob(record: object) -> bytes | None:
-    """Return the bytes that `pack_blob` packed; None: the record is none of its."""
+    """Return the bytes that `pack_blob` packed; None if it did not make the record."""
     array = record.get(_BLOB) if isinstance(record, ArrayRecord) else None
     packed = isinstance(array, Array) and array.stype == _PACKED and isinstance(array.data, bytes)
     return array.data if array is not None and packed else None
@@ -368,9 +368,9 @@ def read_reply(content: RecordDict) -> Reply:
 
 
 def trim_reply(content: RecordDict, *, most: int) -> None:
-    """Drop the records of a reply that nobody asked for, unread; a MessageError if the rest is too large.
+    """Drop unrequested records of a reply, unread; raise MessageError if the rest is too large.
 
-    ``most`` is the number of bytes that one blob may have.
+    ``most`` is the maximum size of one blob in bytes.
     """
     for name in [name for name in content if name not in _OF_REPLIES]:
         del content[name]
@@ -383,7 +383,7 @@ def trim_reply(content: RecordDict, *, most: int) -> None:
 
 
 def _check_entries(name: str, record: Any) -> None:
-    """Refuse a record of many entries: to count its bytes alone takes a kilobyte for each of them."""
+    """Refuse a record of many entries: counting its bytes alone takes a kilobyte per entry."""
     lists = [len(value) for value in record.values() if isinstance(value, list)]
     for entries in (len(record), *lists):
         if entries > MOST_ENTRIES_OF_A_RECORD:
@@ -396,7 +396,7 @@ def pack_identity(identity: Identity) -> RecordDict:
 
 
 def unpack_identity(message: Message) -> Identity:
-    """Return who a node says it is."""
+    """Return the identity that a node claims."""
     return _unpack(message.content, _IDENTITY, Identity)
 
 
@@ -447,7 +447,7 @@ def replace_update(message: Message, blob: bytes) -> None:
 
 
 def leave_out(message: Message) -> None:
-    """Take the update, if there is one, out of a reply and say that it is not one of the round's."""
+    """Remove any update from a reply and mark the reply as left out of the round."""
     answer = _unpack(message.content, _ANSWER, Answer)
     if answer.need_model:
         return
@@ -481,8 +481,8 @@ def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | N
 def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> int:
     """Return the serialised size of a message's content without its audit record.
 
-    The size is the sum of its records' sizes. ``known`` remembers that of records
-    that many messages share (by identity), so that a model is measured once a round.
+    The size is the sum of its records' sizes. ``known`` caches the sizes of shared
+    records (by identity), so that a model is measured once per round.
     """
     if known is None and _AUDIT not in content:
         return serialised_size(content)
@@ -501,7 +501,7 @@ def content_bytes(content: RecordDict, known: dict[int, int] | None = None) -> i
 
 
 def _is_word(value: object) -> bool:
-    """Say whether a value is a whole number of 64 bits, which is all that travels between machines."""
+    """Return whether a value is a 64-bit integer, the only kind of integer that travels."""
     return isinstance(value, int) and -_WORD <= value < _WORD
 
 
@@ -517,7 +517,7 @@ def _numbers(metrics: MetricRecord) -> dict[str, float]:
 def _pack(
     header: Order | Plan | Answer | Identity | AuditOrder | LocationQuery | RunName | Release,
 ) -> ConfigRecord:
-    # without empty texts: Flower's own count of a record's bytes refuses them
+    # no empty strings: Flower's own count of a record's bytes refuses them
     return ConfigRecord({name: value for name, value in vars(header).items() if value != ""})
 
 
@@ -559,7 +559,7 @@ def _names(records: Iterable[str]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    """Return a value's type, and as much of the value as fits: it may be endless."""
+    """Return a value's type and an excerpt: the value may be arbitrarily long."""
     kind = type(value).__name__
     if isinstance(value, str):
         return f"{kind} {foreign(value)[:40]!r}"

@@ -1,7 +1,7 @@
 """Packing of named tensors into one blob: each tensor chooses its form, all share the streams.
 
-To choose costs dozens of numpy's calls, however short the tensor. Small tensors of ordinary floats
-would all choose the same, so they lie end to end and are written as one.
+The choice costs dozens of numpy calls, however short the tensor. Small tensors of ordinary floats
+would all choose the same form, so they are concatenated and written as one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _NOTHING = Plan(b"", [])
 
 
 class Entries(NamedTuple):
-    """Facts on a tensor that both ends know: its format, its shape, and the number of written entries."""
+    """Properties of a tensor known to both ends: its format, its shape, and the number of written entries."""
 
     format: Format
     shape: tuple[int, ...]
     written: int
-    """Fewer than the shape has if only known positions are written."""
+    """Number of written entries; smaller than the shape's if only known positions are written."""
     within: bool
 
     def family(self, kind: Kind) -> Family:
-        """Return how to treat the patterns; those of a change are no numbers."""
+        """Return the kind of numbers that the patterns are; those of a change are not numbers."""
         return "unsigned" if kind == "change" else self.format.family
 
 
@@ -66,7 +66,7 @@ def unpack(
 ) -> dict[str, Array]:
     """Return the patterns of all tensors, or raise CodecError; the inverse of `pack`."""
     content = unseal(kind, entries.keys(), blob, shared)
-    # what any choice of the encoder could need; nothing larger is ever allocated
+    # upper bound over all choices of the encoder; nothing larger is ever allocated
     limit = sum(e.written * (e.format.words.itemsize + 2) + 4096 for e in entries.values())
     streams = StreamReader(content, limit)
     header = HeaderReader(streams.rest(Stream.HEADER).tobytes())
@@ -91,7 +91,7 @@ def unpack(
 def _find_groups(
     kind: Kind, entries: Mapping[str, Entries], patterns: Mapping[str, Array]
 ) -> dict[int, list[str]]:
-    """Return by code of format the names of small tensors that are ordinary; sorted both."""
+    """Return the names of small ordinary tensors by format code, both sorted."""
     small: dict[int, list[str]] = {}
     for name in sorted(entries):
         fmt, size = entries[name].format, patterns[name].size
@@ -117,7 +117,7 @@ def _plan_entries(patterns: Array, family: Family) -> tuple[Mode, Plan]:
         return Mode.NONE, _NOTHING
     if where.size == patterns.size:
         return Mode.DENSE, plan_values(patterns, family)
-    # zeros never travel as values: a zero among values costs at best the entropy of its position
+    # zeros are never sent as values: a zero among values costs at least the entropy of its position
     mode, positions = plan_positions(nonzero, where)
     values = plan_values(patterns[where], family)
     return mode, Plan(positions.header + values.header, positions.pieces + values.pieces)
@@ -155,7 +155,7 @@ def _mode(number: int) -> Mode:
 def _read_group(
     kind: Kind, members: Mapping[str, Entries], header: HeaderReader, streams: StreamReader
 ) -> dict[str, Array]:
-    """Read what tensors of one format have together."""
+    """Read the joined tensors of one format."""
     ends = list(accumulate(e.written for e in members.values()))
     whole = next(iter(members.values()))._replace(written=ends[-1])
     try:

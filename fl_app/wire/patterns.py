@@ -1,7 +1,7 @@
 """Tensors as flat arrays of unsigned bit patterns, and back.
 
-Everything behind this module sees patterns only. That is what makes the wire
-lossless: a pattern is zero or it is not, so -0.0 and NaN payloads need no care.
+The rest of the codec handles patterns only, which makes it lossless: -0.0 and NaN
+payloads are ordinary non-zero patterns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Format(NamedTuple):
     """Memory layout of one dtype's entries."""
 
     code: int
-    """Its number in a blob: never reused, never changed."""
+    """Number of the format in a blob; never reused or changed."""
     dtype: torch.dtype
     family: Family
     unsigned: torch.dtype
@@ -29,7 +29,7 @@ class Format(NamedTuple):
 
     @property
     def words(self) -> np.dtype[Any]:
-        """The same for numpy."""
+        """Numpy dtype of the same unsigned words."""
         return _WORDS[self.unsigned]
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Words as byte planes: the bytes of one significance lie together, few symbols are packed into bits.
+"""Byte planes of words: bytes of equal significance are stored together, few symbols are bit-packed.
 
 A Huffman code spends at least one bit per symbol, and exponents have little more
-entropy than that. Several exponents to a byte make the limit harmless, and
-leave the entropy coder half of the bytes or fewer to look at.
+entropy than that. Packing several exponents into a byte makes the limit harmless
+and halves the entropy coder's input, or better.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Packing(IntEnum):
     CRUMBS = 2
     NIBBLES = 3
     ESCAPED_NIBBLES = 4
-    """15 marks a symbol outside of the 15 from the base on; it follows in its plane's own stream."""
+    """15 marks a symbol outside base..base + 14; the symbol itself goes to its plane's own stream."""
 
 
 _WIDTHS = {Packing.BITS: 1, Packing.CRUMBS: 2, Packing.NIBBLES: 4, Packing.ESCAPED_NIBBLES: 4}
@@ -76,8 +76,8 @@ def read_planes(count: int, width: int, header: HeaderReader, streams: StreamRea
 
 
 def spread_sample(array: Array, size: int) -> Array:
-    """Return about ``size`` entries that lie evenly in ``array``, or all of a short one."""
-    # an odd stride: an even one could meet the same column of every row
+    """Return about ``size`` evenly spaced entries of ``array``, or all of a short one."""
+    # an odd stride: an even one could hit the same column of every row
     return np.ascontiguousarray(array[:: array.size // size | 1]) if array.size > size else array
 
 
@@ -86,8 +86,8 @@ def _stream_of(plane: int) -> Stream:
 
 
 def _choose_packing(plane: Array) -> tuple[Packing | None, int]:
-    """Return a packing and its base; None if nothing is gained."""
-    # most planes hold anything: a few symbols tell
+    """Return a packing and its base; None if packing gains nothing."""
+    # most planes hold all symbols, which a small sample reveals
     if len(set(spread_sample(plane, _FEW).tobytes())) > _MANY:
         return None, 0
     low, high = int(plane.min()), int(plane.max())
@@ -113,7 +113,7 @@ def _pack(plane: Array, packing: Packing, base: int, own: Stream) -> list[tuple[
     width = _WIDTHS[packing]
     if packing is not Packing.ESCAPED_NIBBLES:
         return [(_STREAMS[width], _join(codes, width))]
-    codes = np.minimum(codes, np.uint8(_ESCAPE))  # symbols below the base have wrapped, so they escape, too
+    codes = np.minimum(codes, np.uint8(_ESCAPE))  # symbols below the base have wrapped, so they escape too
     return [(_STREAMS[width], _join(codes, width)), (own, plane[codes == _ESCAPE])]
 
 

@@ -24,7 +24,7 @@ class Mode(IntEnum):
     HOLES = 4
     """Distances between zero entries."""
     JOINED = 5
-    """Those of the joined tensors of its format, which follow after all others."""
+    """Part of the joined tensors of its format, which follow all other tensors."""
 
 
 _ESCAPE = 255
@@ -64,7 +64,7 @@ def read_positions(mode: Mode, n: int, header: HeaderReader, streams: StreamRead
 
 
 def _plan_gaps(where: Array, n: int) -> Plan:
-    """Golomb's split: the low bits of a gap are noise and travel raw, the high ones have a statistic.
+    """Split gaps as Golomb does: the low bits are noise and go raw, the high part is entropy-coded.
 
     The high part is a byte; 255 means "255 and go on".
     """
@@ -105,5 +105,5 @@ def _read_gaps(n: int, header: HeaderReader, streams: StreamReader) -> Array:
 
 
 def _low_bits(n: int, count: int) -> int:
-    # high parts are then 4 to 8 on average: few symbols, and what the low bits lose is less than 0.01 bit
+    # high parts then average 4 to 8: few symbols, and raw low bits waste less than 0.01 bit
     return max(0, (n // count).bit_length() - 3)

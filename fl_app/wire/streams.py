@@ -1,4 +1,4 @@
-"""Shared byte streams: data of one kind from all tensors lies together and is entropy-coded once.
+"""Shared byte streams: data of one kind from all tensors is stored together and entropy-coded once.
 
 A zstd frame for every plane of every tensor would cost more than a bias of ten
 entries; one frame per stream costs its dozen bytes once per blob. zstd forms
@@ -114,11 +114,11 @@ class StreamReader:
         return data[start : start + count]
 
     def rest(self, stream: Stream) -> Array:
-        """Return all that is left of a stream."""
+        """Return the unread rest of a stream."""
         return self.take(stream, self._data.get(stream, _NOTHING).size - self._at[stream])
 
     def finish(self) -> None:
-        """Refuse a blob that holds more than was asked for."""
+        """Refuse a blob with unread data."""
         for stream, data in self._data.items():
             if self._at[stream] != data.size:
                 raise CodecError(
@@ -190,7 +190,7 @@ def order0_size(sample: Array, count: int) -> float:
 
 
 class _Zstd(threading.local):
-    """Compressors and a decompressor of this thread: to make one takes longer than a small stream."""
+    """Compressors and a decompressor of this thread; creating one takes longer than coding a small stream."""
 
     def __init__(self) -> None:
         self.statistics = zstandard.ZstdCompressor(compression_params=_STATISTICS)
@@ -216,7 +216,7 @@ def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
         blocks = _blocks(data)
         tried = [(sum(len(c.compress(block)) for block in blocks), c) for c in _ZSTD.compressors()]
         size, compressor = min(tried, key=lambda pair: pair[0])
-        # incompressible planes (low mantissa bytes) are most of a blob: no time for them
+        # most of a blob is incompressible planes (low mantissa bytes): spend no time on them
         if size > _WORTHWHILE * sum(map(len, blocks)):
             return False, raw
         frame = compressor.compress(raw)
@@ -225,7 +225,7 @@ def _squeeze(data: Array) -> tuple[bool, bytes | memoryview]:
 
 
 def _blocks(data: Array) -> list[bytes]:
-    """Return ``data``, or blocks of it that lie evenly, if it is large."""
+    """Return ``data``, or evenly spaced blocks of it if it is large."""
     if data.size <= _SAMPLE:
         return [data.tobytes()]
     block = _SAMPLE // _SAMPLE_BLOCKS
@@ -236,7 +236,7 @@ def _blocks(data: Array) -> list[bytes]:
 def _unsqueeze(stream: Stream, body: memoryview, limit: int) -> Array:
     frame = b"".join([_MAGIC, body])
     try:
-        # asked first: the decompressor allocates whatever the frame declares
+        # checked first: the decompressor allocates whatever the frame declares
         declared = zstandard.frame_content_size(frame)
         if not 0 < declared <= limit:
             raise _too_large(stream, declared, limit)

@@ -14,11 +14,11 @@ from fl_app.wire.patterns import patterns_of, tensor_of
 
 
 def encode(update: Mapping[str, Tensor], *, within: Masks | None = None) -> bytes:
-    """Write ``update`` as bytes that `decode` turns back bit for bit.
+    """Encode ``update`` as bytes that `decode` restores bit for bit.
 
     ``within`` holds boolean masks of the positions that both ends know; a tensor
-    without a mask may be non-zero anywhere. What lies outside of a mask must be zero, and
-    nothing of the mask travels.
+    without a mask may be non-zero anywhere. Entries outside a mask must be zero. The mask
+    itself is not sent.
     """
     known = Known(update, within)
     patterns = {
@@ -29,7 +29,7 @@ def encode(update: Mapping[str, Tensor], *, within: Masks | None = None) -> byte
 
 
 def decode(blob: bytes, like: Mapping[str, Tensor], *, within: Masks | None = None) -> Update:
-    """Read an update; names, shapes, dtypes and device are those of ``like``, its values are not used.
+    """Decode an update with the names, shapes, dtypes and device of ``like``, whose values are not used.
 
     Raises `CodecError` for anything that is not a valid blob for ``like`` and ``within``.
     """

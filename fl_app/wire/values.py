@@ -58,10 +58,10 @@ _NO_TABLE: Array = np.zeros(0, np.uint8)
 
 
 def is_ordinary(patterns: Array, family: Family) -> bool:
-    """Say whether a few of ``patterns`` (at least one) already show that no carrier is shorter.
+    """Return whether a sample of ``patterns`` (at least one) already shows that no carrier is shorter.
 
-    Of 128 draws from a table of 256 or fewer, two are the same all but surely; multiples of a step can
-    only do without a repetition if they are few, and then all of them are looked at.
+    Of 128 draws from a table of at most 256, two are almost surely equal. Multiples of a step can
+    only avoid a repetition if they are few, and then all of them are checked.
     """
     sample = spread_sample(patterns, _FEW)
     words = sample.tolist()
@@ -199,13 +199,13 @@ def _cost(form: Form, count: int) -> float:
     cost = 1 + form.table.nbytes + estimate_planes(form.words, count)
     return cost * (
         1 + 0.02 * form.words.itemsize
-    )  # estimates are rough: among equals the one with fewer planes
+    )  # estimates are rough: a tie goes to the form with fewer planes
 
 
 def _plan_form(form: Form) -> Plan:
     header, pieces = plan_planes(form.words)
     size = bytes([form.table.size - 1]) if form.carrier is Carrier.TABLE else b""
-    # the byte order of a blob, whatever that of the machine
+    # the byte order of blobs, regardless of the machine's
     table = form.table.astype(form.table.dtype.newbyteorder("<")).view(np.uint8)
     return Plan(bytes([form.carrier]) + size + header, [(Stream.TABLES, table), *pieces])
 

@@ -22,13 +22,13 @@ from fl_app.results import RESULT
 from fl_app.results.study import STUDY, StudyResult
 
 _MARK = ".fl-app-site"
-"""A file that says that a folder is a site, so that it may be replaced."""
+"""File that marks a folder as a site, which may be replaced."""
 
 
 def build_site(paths: Sequence[Path], out: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Write the site of all experiments and runs below ``paths`` to ``out``, and return its first page.
 
-    A folder that is no site and not empty is refused. Until the new site is complete the old one stays.
+    A non-empty folder that is not a site is refused. The old site stays until the new one is complete.
     """
     if out.exists() and not (out / _MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out}: expected an empty folder or a site to replace, got something else")
@@ -108,7 +108,7 @@ def _copy_files(study: StudyResult, folder: Path) -> dict[Path, Path]:
     files = [*named, *([table] if table.is_file() else [])]
     copies: dict[Path, Path] = {}
     for number, file in enumerate(files, 1):
-        # numbered: two files in different folders may have the same name
+        # numbered, because files of different folders may share a name
         copies[file] = folder / f"{number}{file.suffix.lower()}"
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copies[file])
@@ -116,7 +116,7 @@ def _copy_files(study: StudyResult, folder: Path) -> dict[Path, Path]:
 
 
 def _write_frontier(runs: Sequence[Path], rows: list[ComparisonRow], places: Places) -> bool:
-    """Write the page, and its pictures; say whether there is a frontier."""
+    """Write the page and its pictures; return whether there is a frontier."""
     section = frontier_section(rows)
     root = places.root
     body: list[Child] = [element("p", "Frontier", class_="eyebrow")]

@@ -1,4 +1,4 @@
-"""Page of all claims in one table, those that are refuted first."""
+"""Page of all claims in one table, refuted ones first."""
 
 from __future__ import annotations
 

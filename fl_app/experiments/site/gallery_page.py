@@ -1,4 +1,4 @@
-"""Page of leaked images: the one that leaked most of every configuration."""
+"""Page of leaked images: the worst leak of every configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fl_app.report.markup import Child, Html, element
 from fl_app.report.pages.gallery_grid import gallery_grids
 
 _ROOM = 4_000_000
-"""Characters of pictures in one page, for phones."""
+"""Maximum total size of the pictures on one page in characters, for phones."""
 
 
 def gallery_body(rows: Sequence[ComparisonRow], places: Places) -> list[Child]:

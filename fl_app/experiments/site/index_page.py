@@ -1,4 +1,4 @@
-"""First page of the site, by paper: measurements, verdicts, and what is not reproduced."""
+"""First page of the site, by paper: measurements, verdicts, and gaps."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def merge_claims(studies: Iterable[StudyResult]) -> list[MergedClaim]:
 
 
 def verdict_counts(claims: Iterable[MergedClaim]) -> dict[Verdict, int]:
-    """Return how many claims have each verdict, in the order of `VERDICTS`; repeated tests count once."""
+    """Return the number of claims per verdict, in the order of `VERDICTS`; repeated tests count once."""
     counts = Counter(merged.claim.verdict for merged in claims if merged.claim.role != REPEATS)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
@@ -44,5 +44,5 @@ def claims_json(claims: Sequence[MergedClaim]) -> str:
         }
         for merged in claims
     ]
-    # left and right may be infinite, which JSON does not know; the words say so
+    # JSON has no infinity for left and right; the words mention it
     return json_text({"counts": verdict_counts(claims), "level": LEVEL, "claims": listed}, ascii_only=False)

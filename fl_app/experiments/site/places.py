@@ -35,7 +35,7 @@ class Places:
         return self.studies[study.folder]
 
     def report(self, run: Path) -> Path | None:
-        """Return the report of a run, if the site has it."""
+        """Return the report of a run; None if the site has none."""
         return self.reports.get(run.resolve())
 
     def links(self, path: Path) -> Html:
@@ -62,7 +62,7 @@ class Places:
 
 
 def plan_places(root: Path, studies: Sequence[StudyResult], runs: Sequence[Path]) -> Places:
-    """Give every experiment and every run a place of its own."""
+    """Assign a distinct path to every experiment and every run."""
     pages: dict[Path, Path] = {}
     for study in studies:
         name = _free(f"{study.name}-{study.scale}", {page.stem for page in pages.values()})

@@ -1,7 +1,7 @@
 """All experiments as one Markdown file: tables, verdicts, commands, and an author's remarks.
 
-Paragraphs that begin with "In words:" are kept, each with its experiment; all else is made anew from
-`study.json` files.
+Paragraphs that begin with "In words:" are kept, each with its experiment; everything else is
+regenerated from `study.json` files.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _section(study: StudyResult, claims: Sequence[MergedClaim], words: str | Non
 
 
 def _figures(study: StudyResult, pictures: Path) -> list[str]:
-    """Copy the figures of a study that is one of the paper's figures, and return what shows them."""
+    """Copy the figures of a study of a paper's figure, and return the Markdown that shows them."""
     if not study.what.startswith("Fig"):
         return []
     shown = []

@@ -13,7 +13,7 @@ _CLASSES = {HOLDS: "shut", REFUTED: "open"}
 
 
 def verdict_mark(verdict: Verdict, count: int | None = None) -> Html:
-    """Return a verdict, with how many have it."""
+    """Return a verdict, with its count if given."""
     words = verdict if count is None else f"{count} {_many(verdict, count)}"
     return element(
         "span", f"{_SIGNS[verdict]} {words}", class_=f"verdict {_CLASSES.get(verdict, '')}".strip()
@@ -21,7 +21,7 @@ def verdict_mark(verdict: Verdict, count: int | None = None) -> Html:
 
 
 def verdict_marks(counts: Mapping[Verdict, int]) -> Html:
-    """Return those verdicts that some claim has."""
+    """Return the verdicts with at least one claim."""
     found = [verdict_mark(verdict, count) for verdict, count in counts.items() if count]
     return element("p", found or "no claims", class_="verdicts")
 

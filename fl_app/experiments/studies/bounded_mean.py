@@ -1,9 +1,9 @@
 """Exact tests and intervals for the mean of scores between 0 and 1.
 
 A 0/1 score is binomial. Any other bounded score is tested by betting (Waudby-Smith and Ramdas, 2024):
-against "the mean is at most m", capital that is staked on each score being above m cannot grow on
-average, so by Markov's inequality it exceeds 1/α with a probability of at most α. The stakes are a fixed
-mixture, so the order of the scores makes no difference.
+if the mean is at most m, capital staked on each score being above m cannot grow on average, so by
+Markov's inequality it exceeds 1/α with a probability of at most α. The stakes are a fixed mixture, so
+the order of the scores makes no difference.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fl_app.experiments.studies.significance import Interval
 STAKES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """Shares of the largest stake that cannot ruin the bettor, mixed equally."""
 _STEPS = 50
-"""Halvings in the search for an end of an interval."""
+"""Number of bisections in the search for an interval's end."""
 
 
 def binomial_p(scores: Sequence[float], above: float) -> float:
-    """Return the one-sided exact probability of as many hits if the share of hits were ``above``."""
+    """Return the exact one-sided p-value of the number of hits against a share of at most ``above``."""
     hits = _hits(scores)
     if above <= 0:
         return 0.0 if hits or above < 0 else 1.0
@@ -39,7 +39,7 @@ def binomial_interval(scores: Sequence[float], confidence: float = 0.95) -> Inte
 
 
 def betting_p(scores: Sequence[float], above: float) -> float:
-    """Return a valid one-sided probability of such scores if their mean were at most ``above``."""
+    """Return a valid one-sided p-value of the scores against a mean of at most ``above``."""
     values = _bounded(scores)
     if above <= 0:
         return 0.0 if above < 0 or values.any() else 1.0
@@ -52,7 +52,7 @@ def betting_p(scores: Sequence[float], above: float) -> float:
 
 
 def betting_interval(scores: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Return the means that betting rejects on neither side."""
+    """Return the interval of means that betting rejects on neither side."""
     mirrored = [1.0 - score for score in scores]
     tail = (1 - confidence) / 2
     low = _least(lambda mean: betting_p(scores, mean) > tail)

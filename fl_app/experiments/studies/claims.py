@@ -1,7 +1,7 @@
 """Verdict on a claim, with its numbers in words.
 
-A verdict is the one whose opposite the data contradict, symmetrically: a claim is refuted by the same test
-and at the same level by which it would hold. Images of one update share a gradient, so updates are counted.
+Verdicts are symmetric: the same test at the same level confirms or refutes a claim. Images of one update
+share a gradient, so the unit is the update.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fl_app.results.study import EQUIVALENT, HOLDS, OPEN, REFUTED, UNKNOWN, Stud
 
 LEVEL = 0.05
 LEAST = {"update": 6, "seed": 3}
-"""Smallest number of units for a test: of fewer updates no signs could decide."""
+"""Smallest number of units for a test: with fewer updates, even equal signs decide nothing."""
 _NAMED_ALONE = 3
 _SIGNS = {"less": "<", "more": ">", "at_least": "≥", "at_most": "≤"}
 
@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def unit(self) -> str:
-        """Noun for the units that are counted."""
+        """Noun for the counted units."""
         return _unit(self.claim.left.metric)
 
 
@@ -65,7 +65,7 @@ def judge(own: Study, cells: Sequence[Measured], protocol: Protocol) -> list[Ver
 
 @dataclass(frozen=True)
 class _Finding:
-    """Findings on a claim before its family is taken into account; a verdict with p is the best supported."""
+    """Findings on a claim before correction for its family; a verdict with p is the best supported one."""
 
     verdict: Verdict
     remarks: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def _exactly(claim: Claim, left: Selection, right: Selection | None) -> _Finding
 
 
 def _paired(left: Selection, right: Selection | None) -> tuple[dict[Key, tuple[float, float]], list[str]]:
-    """Return the values that both sides have, and words about those that only one has."""
+    """Return the values common to both sides, and remarks on those that only one side has."""
     if right is None:
         return {key: (value, 0.0) for key, value in left.values.items()}, []
     both = {key: (value, right.values[key]) for key, value in left.values.items() if key in right.values}
@@ -145,7 +145,7 @@ def _key_words(key: Key, unit: str) -> str:
 
 
 def taken(selection: Selection, take: str) -> float:
-    """Return the one number that a selector asks of its values."""
+    """Return the number to which a selector reduces its values."""
     if take == "mean":
         return statistics.fmean(selection.by_unit().values())
     return {"min": min, "max": max}[take](selection.values.values())
@@ -230,7 +230,7 @@ def _unit(metric: Metric | None) -> str:
 
 
 def study_claim(verdict: Verdict) -> StudyClaim:
-    """Return a verdict as study.json has it."""
+    """Return a verdict in the form of study.json."""
     return StudyClaim(
         name=verdict.claim.name,
         text=verdict.claim.text,

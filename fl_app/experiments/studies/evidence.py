@@ -38,13 +38,13 @@ Tail = Callable[[Sequence[float], float], float]
 
 @dataclass(frozen=True)
 class Method:
-    """A test of where the centre of values lies, and the interval that belongs to it."""
+    """A test for the centre of values, and its confidence interval."""
 
     name: str
     above: Tail
-    """Probability of such values if their centre were at most a number."""
+    """P-value of the values against a centre of at most a number."""
     below: Tail
-    """Probability of such values if their centre were at least a number."""
+    """P-value of the values against a centre of at least a number."""
     interval: Callable[[Sequence[float]], Interval | None]
 
 
@@ -77,7 +77,7 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict that is best supported; a direction rather than equivalence."""
+        """Best supported verdict; a tie goes to a direction over equivalence."""
         return min(self.p, key=lambda verdict: self.p[verdict])
 
     @property
@@ -125,7 +125,7 @@ def _bounded(metric: Metric, paired: bool, values: Sequence[float]) -> Method:
 
 
 def betting(low: float, high: float) -> Method:
-    """Return the test of scores between two numbers; those beyond count as the nearer one."""
+    """Return the test of scores between two numbers; scores beyond are clamped."""
     width = high - low
 
     def scaled(values: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Figures of a study, first as data and then drawn: lines, dots, bars, distributions, galleries."""
+"""Figures of a study, as data and drawn: lines, dots, bars, distributions, galleries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fl_app.report.charts.tiles import read_tiles
 from fl_app.results import Histogram, Weights
 
 _COLUMNS = 8
-"""Most columns of a search's images."""
+"""Maximum number of columns of a search's images."""
 _BINS = 40
 _BINNED = {"weights.counts": "distance from the first weight", "weights.values.counts": "weight"}
 """Axis titles of the histograms of result.json."""
@@ -164,7 +164,7 @@ def draw(drawn: Drawn, theme: Theme) -> Figure:
 
 
 def _series(order: FigureOrder, cells: Sequence[Measured]) -> dict[str, list[Measured]]:
-    """Return the cells of every series; those of a scatter chart may be of two parts."""
+    """Return the cells of every series; a series of a scatter chart may span two parts."""
     groups: dict[str, list[Measured]] = {}
     for cell in cells:
         if cell.run is not None and fits(cell.planned, order.select):
@@ -178,7 +178,7 @@ def _values(cells: Sequence[Measured], selector: Selector | None) -> tuple[float
 
 
 def _over_all(cells: Sequence[Measured], selector: Selector) -> Selector:
-    # cells of one series may differ on further axes: they are repetitions here
+    # cells of one series may differ on further axes, which count as repetitions here
     axes = dict.fromkeys(axis for cell in cells for axis in cell.planned.at)
     return replace(selector, over=tuple(axis for axis in ("part", *axes) if axis != "seed"))
 
@@ -203,7 +203,7 @@ def _curve(order: FigureOrder, label: str, cells: Sequence[Measured]) -> Curve:
         }
     known = {x: [v for v in values if math.isfinite(v)] for x, values in found.items()}
     known = {x: values for x, values in known.items() if values}
-    if order.log:  # nothing below 0 has a place on the scale, and a band would reach there
+    if order.log:  # a log scale has no place for values or bands below 0
         known = {x: values for x, values in known.items() if statistics.fmean(values) > 0}
     several = not order.log and any(len(values) > 1 for values in known.values())
     return Curve(
@@ -228,7 +228,7 @@ def _error(values: Sequence[float]) -> float:
 
 
 def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> dict[str, Density]:
-    """Return the histograms that the runs wrote, on the same bins; those of one series weigh the same."""
+    """Return the runs' histograms on common bins; runs of one series have equal weight."""
     found = {label: [_binned(cell, order.y) for cell in cells] for label, cells in groups.items()}
     known = {label: [one for one in several if one is not None] for label, several in found.items()}
     edges = [edge for several in known.values() for own, _ in several for edge in own]
@@ -238,7 +238,7 @@ def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> 
     return {
         label: Density(
             tuple(common.tolist()),
-            # within a bin nothing is known: its values are spread evenly over it
+            # assume that values are spread evenly within a bin
             tuple(np.mean([np.diff(np.interp(common, *one)) for one in several], axis=0).tolist()),
         )
         for label, several in known.items()
@@ -247,7 +247,7 @@ def _densities(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> 
 
 
 def _binned(cell: Measured, counts: Selector | None) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Return the edges of a run's histogram, and which share of its values lies below each."""
+    """Return the edges of a run's histogram, and the share of its values below each."""
     node = None if cell.run is None else read_part(cell.run, _path(counts).split(".")[:-1])
     if not isinstance(node, Histogram | Weights) or not sum(node.counts):
         return None
@@ -272,7 +272,7 @@ def _bars(order: FigureOrder, label: str, cells: Sequence[Measured]) -> list[Bar
 
 
 def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Gallery | None:
-    """Return the same images under every series: of the first cell of each, in the form that is asked for."""
+    """Return the same images under every series, from its first cell, in the requested form."""
     strips: dict[str, dict[tuple[Any, ...], tuple[Image.Image, str]]] = {}
     originals: dict[tuple[Any, ...], Image.Image] = {}
     for label, cells in groups.items():
@@ -282,7 +282,7 @@ def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Ga
             name = f"{label}, adaptive" if adaptive and len(forms) > 1 else label
             for attack in in_form(cell, attacked(cell, order.select), adaptive):
                 if adaptive and not attack.adaptive and len(forms) > 1:
-                    continue  # there was nothing to adapt to: shown once
+                    continue  # nothing to adapt to: shown once
                 place = (attack.sender, attack.round)
                 for position, tile in enumerate(read_tiles(attack.file("truth"))):
                     originals.setdefault((*place, position), tile)
@@ -303,7 +303,7 @@ def _gallery(order: FigureOrder, groups: Mapping[str, Sequence[Measured]]) -> Ga
 
 
 def _searches(order: FigureOrder, cells: Sequence[Measured]) -> Gallery | None:
-    """Return how searches went: a line for each of the first of every cell, a column for an iteration."""
+    """Return the course of searches: a row for the first search of every cell, a column per iteration."""
     lines: list[tuple[str, Image.Image, dict[int, tuple[Image.Image, float | None]]]] = []
     for cell in cells:
         if cell.run is None or not fits(cell.planned, order.select):
@@ -355,7 +355,7 @@ def _draw_bars(figure: Figure, axes: Axes, bars: Sequence[Bar], theme: Theme) ->
         )
     names = [shorten(group) for group in groups]
     slanted = sum(map(len, groups)) > 45
-    # a slanted name ends below its bar; many are steep, or they run into each other
+    # a slanted name ends below its bar; many names are steeper, so that they do not overlap
     axes.set_xticks(range(len(groups)), names)
     if slanted:
         angle = 25 if len(groups) < 8 else 50

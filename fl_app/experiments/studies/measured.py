@@ -1,9 +1,9 @@
-"""Values of finished cells by unit, as a selector reads them, with a reason where there are none.
+"""Values of finished cells by unit, as a selector reads them, with a reason for missing values.
 
-A value's key is its repetition (the seed, and what the selector goes ``over``) and its unit: the
-image (client, round, place in the batch), the attacked update (client, round), or of a run's own
-numbers the repetition itself. Sides are paired key by key before anything is averaged, so that a
-cell that is missing on one side does not shift the other.
+A value's key is its repetition (the seed, and the selector's ``over`` axes) and its unit: the image
+(client, round, place in the batch), the attacked update (client, round), or, for a run's own numbers,
+the repetition itself. Sides are paired by key before averaging, so that a cell missing on one side
+does not shift the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = tuple[tuple[str, ...], tuple[Any, ...]]
 _UPDATE = 2
 """Number of parts of an image's place that name its update: client and round."""
 GAVE_UP = ("the attack gave up", "refused:")
-"""Beginnings of notes that say why an attack has no result."""
+"""Prefixes of notes that explain why an attack has no result."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
 
 
 def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
-    """Return one value for each unit, the mean of those that belong to it.
+    """Return one value per unit, the mean of its values.
 
-    A seed has other images and another model, so that a unit is one of its own in every repetition.
+    Seeds have different images and models, so each repetition has its own units.
     """
     grouped: dict[tuple[Any, ...], list[float]] = {}
     for (repetition, place), value in values.items():
@@ -136,7 +136,7 @@ def sentence(cells: Sequence[Measured], selector: Selector, *, original: bool) -
 
 
 def _in_selected_form(cells: Sequence[Measured], selector: Selector) -> list[Attack]:
-    """Return the attacks that a selector is about, of the one form whose values it reads."""
+    """Return the attacks that a selector names, in the form whose values it reads."""
     adaptive = select(cells, selector).form == "adaptive"
     return [
         attack
@@ -147,13 +147,13 @@ def _in_selected_form(cells: Sequence[Measured], selector: Selector) -> list[Att
 
 
 def attacked(cell: Measured, selector: Selector) -> list[Attack]:
-    """Return the attacks of a cell's run that a selector is about, in every form."""
+    """Return the attacks of a cell's run that a selector names, in every form."""
     if cell.run is None:
         return []
     method = cell.planned.config["attack"].get("name")
     update = "trained" if selector.against == "trained" else selector.update
     if update == "undefended" and cell.run.defense == "none":
-        update = "defended"  # there is one update, and it is called so
+        update = "defended"  # the only update has this name
     found = [
         attack
         for attack in cell.run.comparisons

@@ -25,12 +25,12 @@ TRACED = ("mse", "distance", "tokens", "layers")
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity; its ``unit`` is the owner of one value: an image, an update or a seed."""
+    """One quantity; ``unit`` says whether it has one value per image, update or seed."""
 
     name: str
     unit: str
     counted: bool = False
-    """True if it follows from the settings alone, so that there is nothing to test."""
+    """Whether the settings alone determine it, so that there is nothing to test."""
 
     @property
     def lower_leaks_more(self) -> bool:
@@ -39,7 +39,7 @@ class Metric:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """The numbers between which its scores lie; None: there are none.
+        """Bounds of its scores; None: unbounded.
 
         A claim counts an SSIM below 0 as 0 and an LPIPS above 1 as 1.
         """
@@ -131,7 +131,7 @@ _OF_ROUND = (
     "validation_accuracy",
 )
 _CUMULATED = {"uplink_cost": "uplink_bytes", "downlink_cost": "downlink_bytes"}
-"""Bytes up to a round over all clients, drawn or not: the mean cost of training for one of them."""
+"""Cumulated bytes divided by all clients, sampled or not: the mean cost of training per client."""
 
 
 def _values_up(run: Run) -> int | None:
@@ -191,7 +191,7 @@ def read_run(metric: Metric, run: Run) -> float | None:
 
 
 def read_part(run: Run, path: Sequence[str]) -> object:
-    """Return a value of result.json below one of `RESULT_PARTS`, or the row that it is."""
+    """Return a value or row of result.json below one of `RESULT_PARTS`."""
     value: object = getattr(run, path[0]) if path and path[0] in RESULT_PARTS else None
     for key in path[1:]:
         values = vars(value) if isinstance(value, Row) else value
@@ -231,13 +231,13 @@ def read_trace(metric: Metric, attack: Attack) -> dict[int, float]:
 
 
 def at_iteration(values: Mapping[int, Any], iteration: int | None) -> Any:
-    """Return the last value that is not of a later iteration: a finished search keeps its last value."""
+    """Return the latest value up to an iteration: a finished search keeps its last value."""
     known = [number for number in values if iteration is None or number <= iteration]
     return values[max(known)] if known else None
 
 
 def read_attack(metric: Metric, attack: Attack, iteration: int | None = None) -> tuple[float | None, ...]:
-    """Return a metric of an attacked update: a value for each image, or one."""
+    """Return a metric of an attacked update: one value per image, or a single one."""
     if metric.traced:
         return (at_iteration(read_trace(metric, attack), iteration),)
     if metric.unit == "image":

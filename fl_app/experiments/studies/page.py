@@ -22,7 +22,7 @@ from fl_app.results.study import HOLDS, REFUTED
 
 @dataclass(frozen=True)
 class Findings:
-    """A study and everything that its cells say."""
+    """A study and the results of its cells."""
 
     study: Study
     command: str

@@ -25,11 +25,11 @@ class Planned:
     """Its place on every axis of its part."""
     overrides: list[str]
     search: Search | None = None
-    """Of one more setting, which the overrides do not have yet."""
+    """Search for one more setting, which is not yet among the overrides."""
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The run's config, composed when it is asked for: Hydra takes a good part of a second for each."""
+        """The run's config, composed lazily: Hydra takes a good part of a second for each."""
         return cast(dict[str, Any], OmegaConf.to_container(compose(join_overrides(self.overrides))))
 
     @property
@@ -47,8 +47,8 @@ class Planned:
 def plan_cells(study: Study, more: Sequence[str] = ()) -> list[Planned]:
     """Return the cells of all parts.
 
-    ``more`` replaces settings and whole axes; several values of a key are an axis. One that begins
-    with a part's name and a colon is that part's alone.
+    ``more`` replaces settings and whole axes; several values of a key form an axis. An override that
+    begins with a part's name and a colon applies to that part only.
     """
     names = [part.name for part in study.parts]
     cells: list[Planned] = []
@@ -69,7 +69,7 @@ def set_override(cell: Planned, override: str) -> Planned:
 
 
 def check_settings(cells: Sequence[Planned]) -> None:
-    """Refuse settings that the first cell of a part cannot have; later cells fail by themselves."""
+    """Refuse settings that are invalid for the first cell of a part; later cells fail when they run."""
     firsts: dict[str, Planned] = {}
     for cell in cells:
         firsts.setdefault(cell.part, cell)
@@ -81,7 +81,7 @@ def check_settings(cells: Sequence[Planned]) -> None:
 
 
 def check_selectors(study: Study, cells: Sequence[Planned]) -> None:
-    """Refuse a study whose table, figures or claims ask for what none of its cells is."""
+    """Refuse a study whose table, figures or claims select no cell."""
     for place, selector, single in _selectors(study):
         found = matching(cells, selector)
         if not found:
@@ -129,7 +129,7 @@ def value_of(cell: Planned, key: str) -> str | None:
 
 
 def ambiguity(cells: Sequence[Planned], selector: Selector) -> str | None:
-    """Say in what cells differ beside their seed, if a selector that needs one of a kind names several."""
+    """Describe the differences besides the seed, if a selector for one kind of cell names several."""
     axes = dict.fromkeys(["part", *(axis for cell in cells for axis in cell.at)])
     for axis in axes:
         values = list(dict.fromkeys(value_of(cell, axis) or "none" for cell in cells))
@@ -139,7 +139,7 @@ def ambiguity(cells: Sequence[Planned], selector: Selector) -> str | None:
 
 
 def explain_nothing(cells: Sequence[Planned], selector: Selector) -> str:
-    """Say why a selector names no cell."""
+    """Explain why a selector names no cell."""
     parts = list(dict.fromkeys(cell.part for cell in cells))
     for part in selector.parts:
         if part not in parts:
@@ -155,7 +155,7 @@ def explain_nothing(cells: Sequence[Planned], selector: Selector) -> str:
 
 
 def _plain(text: str | None) -> str | None:
-    """Write numbers in one way: 1e-3 is 0.001."""
+    """Normalise numbers: 1e-3 becomes 0.001."""
     try:
         return None if text is None else repr(float(text))
     except ValueError:
@@ -193,7 +193,7 @@ def _cells(name: str, part: Part, more: Sequence[Override]) -> Iterable[Planned]
             continue
         values = list(override.sweep_string_iterator()) if several else [_value_text(override)]
         old = axes.get(key, {})
-        # Hydra writes a space in one of several values with a backslash, which no name has
+        # Hydra escapes a space in one of several values with a backslash, which names do not contain
         values = [plain if (plain := value.replace("\\ ", " ")) in old else value for value in values]
         axes[key] = {value: old.get(value, [f"{key}={value}"]) for value in values}
     named = [override.get_key_element() for override in more]
@@ -210,7 +210,7 @@ def _value_text(override: Override) -> str:
 
 
 def _last_of_each(overrides: Sequence[str]) -> list[str]:
-    """Drop overrides that a later one of the same key replaces."""
+    """Drop overrides that are superseded by a later one of the same key."""
     keys = [override.get_key_element() for override in parse_overrides(overrides)]
     last = {key: number for number, key in enumerate(keys)}
     return [override for number, override in enumerate(overrides) if last[keys[number]] == number]

@@ -1,7 +1,7 @@
-"""Protocol of a paper: which claims are tested as what, and which differences matter, fixed in a file.
+"""Protocol of a paper: a file that fixes the role of each claim and the differences that matter.
 
-A claim that the protocol does not name is exploratory. The number of tests in a family is that of the
-protocol, so a verdict does not depend on the studies that were run beside it.
+A claim that the protocol does not name is exploratory. The protocol fixes the number of tests in a
+family, so a verdict does not depend on which other studies were run.
 """
 
 from __future__ import annotations

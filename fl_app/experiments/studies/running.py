@@ -24,21 +24,21 @@ from fl_app.experiments.studies.writing import write_study
 from fl_app.experiments.sweep import Cell, SweepEnd, cell_name, run_sweep
 
 CELLS = "cells"
-"""The folder of the cells of all studies below one root: the same config in two studies is run once."""
+"""Folder of the cells of all studies below one root; a config shared by two studies runs once."""
 _HASH_DIGITS = 8
 
 
 @dataclass(frozen=True)
 class StudyOrder:
-    """Request of a command to a study."""
+    """A command's request to run a study."""
 
     name: str
     raw: Mapping[str, Any]
-    """The study as its file has it."""
+    """Content of the study's file."""
     command: str
     scale: str = DEFAULT_SCALE
     parts: tuple[str, ...] = ()
-    """Empty: all."""
+    """Parts to run; empty: all."""
     overrides: tuple[str, ...] = ()
     root: Path = Path("multirun")
     """Folder of all studies and of the cells that they share."""
@@ -55,7 +55,7 @@ class StudyEnd:
 
 
 def run_study(order: StudyOrder, say: Callable[[str], None]) -> StudyEnd:
-    """Run and write a study; an interrupted one writes its finished cells, too."""
+    """Run a study and write its results; an interrupted study still writes its finished cells."""
     study = read_study(order.name, order.raw, order.scale)
     own = plan_cells(study)
     check_selectors(study, own)

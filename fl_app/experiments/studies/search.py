@@ -1,7 +1,7 @@
-"""Search of a setting before the cells of a study run: each place of a grid takes its best value.
+"""Search for a setting before the cells of a study run: each place of a grid takes its best value.
 
-Every place has the same values and one run for each of them, so that no scheme of a comparison has had
-more attempts than another. The score is of samples that the study's table does not score.
+Every place tries the same values, one run each, so that all compared schemes get equally many attempts.
+The score uses samples that the study's table does not score.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from fl_app.experiments.studies.measured import Measured, select
 from fl_app.experiments.studies.plan import Planned, set_override
 
 Place = tuple[str, tuple[tuple[str, str], ...]]
-"""A part, and the place on each of its axes but the seed."""
+"""A part, and the place on each of its axes except the seed."""
 
 
 def plan_trials(cells: Iterable[Planned]) -> list[Planned]:
-    """Return the runs of all searches: those of the first seed, with every value."""
+    """Return the runs of all searches: every value, at the first seed."""
     firsts: dict[Place, Planned] = {}
     for cell in cells:
         if cell.search is not None:
@@ -34,8 +34,8 @@ def plan_trials(cells: Iterable[Planned]) -> list[Planned]:
 def settle(cells: Sequence[Planned], trials: Sequence[Measured]) -> tuple[list[Planned], list[str]]:
     """Return the cells with the values that the trials found, and a sentence about each search.
 
-    The first one of equal values is taken. A trial without a result is an error: a place with
-    fewer trials than the others would be at a disadvantage.
+    Ties go to the first value. A trial without a result is an error: a place with fewer trials than
+    the others would be at a disadvantage.
     """
     runs = iter(trials)
     found: dict[Place, str] = {}

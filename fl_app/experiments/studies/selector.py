@@ -23,7 +23,7 @@ class Selector:
     parts: tuple[str, ...] = ()
     """Empty: any part."""
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Axes, groups and keys of the config, and the values that are wanted of each."""
+    """Wanted values by axis, group or key of the config."""
     over: tuple[str, ...] = ()
     """Axes beside the seed whose values are repetitions."""
     metric: Metric | None = None
@@ -88,7 +88,7 @@ def parse_selector(raw: Any, place: str) -> Selector:
 
 
 def merge_selectors(parts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return one selector of several that are named; no key may be in two with different values."""
+    """Merge named selectors into one; no two may give a key different values."""
     merged: dict[str, Any] = {}
     owner: dict[str, str] = {}
     for name, raw in parts:

@@ -1,8 +1,8 @@
 """Tests on differences, and on values without bounds.
 
-Arithmetic alone: differences in, probabilities and intervals out. A test's null hypothesis is that the
-centre is at most a number: of sign flips the centre of symmetry, of Student's test the mean, of the sign
-test the median.
+Pure arithmetic: differences in, probabilities and intervals out. A test's null hypothesis is that the
+centre is at most a number. The centre is the centre of symmetry for sign flips, the mean for Student's
+test, and the median for the sign test.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ EXACT_UNITS = 40
 _DRAWS = 200_000
 _CHUNK = 20_000
 _TIE = 1e-12
-"""Sums that differ by less, relative to the sum of all sizes, are the same: floats add up in an order."""
+"""Sums that differ by less, relative to the sum of all sizes, count as equal: float sums depend on order."""
 _SAME = 1e-9
-"""Relative spread below which differences are identical but for rounding."""
+"""Relative spread below which differences count as identical up to rounding."""
 _SUBSETS = 14
 """Largest number of differences for which the means of all subsets give the interval."""
 _DRAWN_SUBSETS = 20_000
@@ -38,11 +38,11 @@ class Interval(NamedTuple):
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
-    """Return how likely a sum at least this large is, if each difference had either sign by chance.
+    """Return the probability of a sum at least this large if each difference had a random sign.
 
-    One-sided and exact up to `EXACT_UNITS`: the signs of one half of the differences are met with those
-    of the other, so that 2^(n/2) sums are sorted instead of 2^n made. Beyond that, signs are drawn
-    with a fixed seed, the given ones counted as one draw, so that the test stays valid.
+    One-sided and exact up to `EXACT_UNITS`: the sums of two halves are combined, so that 2^(n/2) sums
+    are sorted instead of computing 2^n. Beyond that, signs are drawn with a fixed seed, and the observed
+    signs count as one draw, so that the test stays valid.
     """
     sizes = np.abs(np.asarray(differences, dtype=np.float64))
     if sizes.size == 0 or not np.isfinite(sizes).all():
@@ -53,7 +53,7 @@ def sign_flip_p(differences: Sequence[float]) -> float:
         return _drawn(sizes, least)
     half = sizes.size // 2
     first, second = np.sort(_signed_sums(sizes[:half])), _signed_sums(sizes[half:])
-    # for each sum of the second half, how many of the first make up what is lacking
+    # for each sum of the second half, count the sums of the first that reach the total
     enough = first.size - np.searchsorted(first, least - second, side="left")
     return float(enough.sum()) / 2.0**sizes.size
 
@@ -79,7 +79,7 @@ def sign_flip_interval(differences: Sequence[float], confidence: float = 0.95) -
 def student_p(differences: Sequence[float], above: float = 0.0) -> float:
     """Return the one-sided probability of Student's test that the mean is above a number.
 
-    Identical differences say nothing about their spread: of n, the signs alone count, p = 2^-n.
+    Identical differences say nothing about their spread, so only the n signs count: p = 2^-n.
     """
     mean, error = _mean_and_error(differences)
     if error == 0.0:
@@ -101,7 +101,7 @@ def sign_p(values: Sequence[float], above: float) -> float:
 
 
 def sign_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the interval of the median by ranks; None if there are too few values for one."""
+    """Return the interval of the median by ranks; None if there are too few values."""
     ordered = sorted(values)
     rank = int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5))
     if binom.cdf(rank, len(ordered), 0.5) > (1 - confidence) / 2:

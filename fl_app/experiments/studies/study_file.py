@@ -38,7 +38,7 @@ class Search:
     key: str
     values: tuple[str, ...]
     by: Selector
-    """The score, on samples that no table scores."""
+    """Score, on samples that no table scores."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Part:
     """Overrides that all its cells share, the study's own among them."""
     axes: Axes
     search: Search | None = None
-    """Before its cells run, at the first of their seeds."""
+    """Search before the cells run, at their first seed."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Mark:
     comparison: str
     bound: float
     base: Selector | None
-    """From which at most ``bound`` may be lost."""
+    """Reference value, of which at most ``bound`` may be lost."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class TableRow:
 
 @dataclass(frozen=True)
 class FigureOrder:
-    """One figure that is asked for."""
+    """One requested figure."""
 
     kind: str
     title: str
     select: Selector
     x: str | Selector | None
-    """``round``, an axis, or of a scatter chart what its points' x is."""
+    """``round``, an axis, or, for a scatter chart, the selector of x."""
     y: Selector | None
     series: tuple[str, ...]
     limit: int
@@ -103,7 +103,7 @@ class FigureOrder:
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper that the cells can be asked about."""
+    """One sentence of the paper that the cells can test."""
 
     name: str
     text: str
@@ -127,7 +127,7 @@ class Study:
     honest: str
     missing: tuple[str, ...]
     notes: tuple[str, ...]
-    """Settings chosen by the data that is available."""
+    """Settings that depend on the available data."""
     parts: tuple[Part, ...]
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
@@ -157,7 +157,7 @@ def read_study(name: str, raw: Mapping[str, Any], scale: str = DEFAULT_SCALE) ->
 
 @dataclass
 class _Reader:
-    """Reader of a study; ``place`` is the current path, as errors name it."""
+    """Reader of a study; ``place`` is the current path, for errors."""
 
     name: str
     scale: str
@@ -220,7 +220,7 @@ class _Reader:
             )
 
     def listed(self, raw: Any, place: str) -> list[tuple[Mapping[str, Any], str]]:
-        """Return the entries of a list that are of this scale, without that word, and their positions."""
+        """Return the entries of a list for this scale, without the scale's key, and their positions."""
         kept: list[tuple[Mapping[str, Any], str]] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"
@@ -279,7 +279,7 @@ class _Reader:
         return axis
 
     def overrides(self, raw: Any, place: str) -> list[str]:
-        """Return overrides; an entry may have two alternatives, chosen by the data that is available."""
+        """Return overrides; an entry may have two alternatives, chosen by the available data."""
         found: list[str] = []
         for number, node in enumerate(_list(raw, place)):
             where = f"{place}[{number}]"

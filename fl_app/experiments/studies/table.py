@@ -43,7 +43,7 @@ class Line:
 
     @property
     def best(self) -> int | None:
-        """The column that is best by our numbers; None if that is no question, or several are."""
+        """Best column by our numbers; None if the line has no best one, or several."""
         known = [place.mean for place in self.ours if place.mean is not None]
         if self.row.better == "none" or len(known) < 2:
             return None
@@ -61,19 +61,19 @@ def fill_table(study: Study, cells: Sequence[Measured]) -> list[Line]:
 
 
 class Written(Protocol):
-    """A line that says how its numbers are written."""
+    """A line that defines the format of its numbers."""
 
     @property
     def show(self) -> str:
-        """As a number, a percentage, or bytes."""
+        """Format: a number, a percentage, or bytes."""
 
     @property
     def digits(self) -> int:
-        """After the point."""
+        """Number of decimals."""
 
 
 def show_value(row: Written, value: float | str | None) -> str:
-    """Write a number as its line does; the paper may have words instead."""
+    """Format a number as its line defines; the paper may have words instead."""
     if isinstance(value, str):
         return value
     if row.show == "percent":
@@ -82,7 +82,7 @@ def show_value(row: Written, value: float | str | None) -> str:
 
 
 def show_place(row: TableRow, place: Place) -> str:
-    """Write our value: mean and standard deviation, or the reason why it is missing."""
+    """Format our value: mean and standard deviation, or the reason why it is missing."""
     sign = SIGNS[place.mark]
     if place.mean is None or row.show in SENTENCES:
         return place.words or sign.strip() or DASH
@@ -120,11 +120,11 @@ def table_csv(study: Study, lines: Sequence[Line]) -> str:
 
 
 def table_for_terminal(study: Study, lines: Sequence[Line], width: int) -> Group:
-    """Return the table for the terminal: ours, the means alone, and below them the paper's.
+    """Return the table for the terminal: our means only, with the paper's numbers below them.
 
-    A table with more columns than fit ``width`` goes on below.
+    Columns that do not fit ``width`` continue in a table below.
     """
-    # with what Rich sets between columns, and takes from them unevenly; what does not fit it would leave out
+    # includes Rich's column spacing, which it takes unevenly; Rich would drop columns that do not fit
     fitting = max(1, (width - _NAME_WIDTH - 1) // (_PLACE_WIDTH + 3))
     tables = -(-len(study.columns) // fitting)
     size = -(-len(study.columns) // tables)
@@ -187,7 +187,7 @@ def table_remarks(study: Study, lines: Sequence[Line]) -> list[str]:
 
 
 def study_table(study: Study, lines: Sequence[Line]) -> StudyTable:
-    """Return the table as study.json has it."""
+    """Return the table in the form of study.json."""
     rows = [
         StudyLine(
             name=list(line.row.name),
@@ -228,7 +228,7 @@ def _place(entry: Entry, cells: Sequence[Measured], show: str) -> Place:
 
 
 def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Place:
-    """Say of a place whether it keeps to the line's bound: its mean does, or the attack gave up."""
+    """Mark whether a place meets the line's bound: its mean does, or the attack gave up."""
     if row.mark is None:
         return place
     if place.mean is None:
@@ -247,7 +247,7 @@ def _marked_place(row: TableRow, place: Place, cells: Sequence[Measured]) -> Pla
 def _decimals(value: float | None, digits: int, factor: float = 1) -> str:
     shown = None if value is None else value * factor
     if shown is not None and (0 < abs(shown) < 10**-digits or _LONG <= abs(shown) < math.inf):
-        return f"{shown:.1e}"  # as papers write what would round to nothing, or has many digits
+        return f"{shown:.1e}"  # scientific notation for values that would round to 0 or have many digits
     return format_number(shown, digits)
 
 
@@ -275,7 +275,7 @@ def _grouped(entries: Sequence[_Filled], key: Callable[[Place], Any]) -> dict[st
 
 
 def _where(places: Sequence[_Filled], among: Sequence[_Filled]) -> str:
-    """Name places by their lines, where a whole line is among them; nothing if they are all there are."""
+    """Name places, whole lines by the line's name; empty if they are all places."""
     if len(places) == len(among):
         return ""
     named = []

@@ -76,7 +76,7 @@ def _figure(drawn: Drawn, number: int, folder: Path) -> StudyFigure | None:
 
 
 def _versions(cells: Sequence[Measured]) -> dict[str, str]:
-    """Return the versions that the cells were run with; several where they differ."""
+    """Return the software versions of the cells' runs; several where they differ."""
     found: dict[str, dict[str, None]] = {}
     for cell in cells:
         for package, version in (cell.run.versions if cell.run is not None else {}).items():
