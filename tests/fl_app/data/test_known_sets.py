@@ -89,7 +89,7 @@ def test_the_error_lists_every_place_and_what_to_do(tmp_path, monkeypatch):
     ("make", "folder"), [(cifar10, "cifar-10-batches-py"), (cifar100, "cifar-100-python")]
 )
 def test_a_missing_cifar_says_where_it_was_sought(tmp_path, make, folder):
-    with pytest.raises(DataUnavailable, match=f"no complete copy in {tmp_path / folder}; set download=true"):
+    with pytest.raises(DataUnavailable, match=f"in {tmp_path / folder}; set data.download=true"):
         make(tmp_path)
 
 

@@ -123,7 +123,7 @@ def test_label_scores_have_the_update_as_their_unit():
     entries = [attack([], client=c, labels={"exact": c == 0}) for c in range(2)]
     selection = read([finished(planned(defense="dgp"), attacks=entries)], metric="labels.exact")
     assert selection.unit == "update"
-    assert selection.by_unit() == {("0", 1): 1.0, ("1", 1): 0.0}
+    assert selection.by_unit() == {("seed 0", "0", 1): 1.0, ("seed 0", "1", 1): 0.0}
 
 
 def test_a_runs_numbers_have_the_seed_as_their_unit_and_may_be_of_a_round():

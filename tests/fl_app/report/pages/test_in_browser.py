@@ -7,6 +7,7 @@ from study_cells import finished, one_each, planned, study
 from fl_app.experiments.studies.claims import judge
 from fl_app.experiments.studies.figures import gather
 from fl_app.experiments.studies.page import Findings
+from fl_app.experiments.studies.protocol import Protocol
 from fl_app.experiments.studies.table import fill_table
 from fl_app.experiments.studies.writing import write_study
 from fl_app.report import compare_runs, write_report
@@ -68,7 +69,8 @@ def test_a_study_loads_nothing_and_fits_a_phone(tmp_path):
     )
     cells = [finished(planned(defense=d), attacks=one_each([0.4] * 20)) for d in ("none", "dgp")]
     lines, figures = fill_table(own, cells), [gather(figure, cells) for figure in own.figures]
-    found = Findings(own, "fl-app -m", cells, lines, figures, judge(own.claims, cells))
+    verdicts = judge(own, cells, Protocol(paper="dgp", written=""))
+    found = Findings(own, "fl-app -m", cells, lines, figures, verdicts, "abc")
     seen = look_at(write_study(found, tmp_path / "study"), tmp_path / "profile", width=390)
     assert seen["pictures"] == 2  # one for each colour scheme
     assert (seen["broken"], seen["requests"], seen["blocked"]) == (0, 0, [])
