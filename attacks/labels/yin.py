@@ -20,8 +20,8 @@ from fl_app.types import Observation
 def yin_labels(weight: str | None = None, told: bool = True) -> LabelAttack:
     """Recover the distinct labels of a batch; ``weight`` names the output layer's matrix.
 
-    Returns the classes whose row has a negative minimum, the most negative first, and if the batch
-    size is ``told`` no more than it has samples. How often each occurs, the signs do not say.
+    Returns the classes whose row has a negative minimum, the most negative first; with a ``told`` batch
+    size, at most as many as samples. The signs do not reveal how often each class occurs.
     """
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:
