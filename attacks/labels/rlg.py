@@ -1,4 +1,4 @@
-"""The labels of a batch, by hyperplanes in the output layer's row space (RLG, Dang et al. 2021, Algorithm 1).
+"""Labels of a batch by hyperplanes in the output layer's row space (RLG, Dang et al. 2021, Algorithm 1).
 
 With softmax cross-entropy the gradient is ``sum_n g_n h_n``, and ``g_n`` is negative at the
 label of sample ``n`` alone. As long as the features ``h_n`` are independent, each ``g_n`` is in

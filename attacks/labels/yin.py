@@ -1,4 +1,4 @@
-"""The labels of a batch, from negative entries of the output layer's gradient (Yin et al. 2021).
+"""Labels of a batch from negative entries of the output layer's gradient (Yin et al. 2021).
 
 Equation (5) of Dang et al. 2021 (the label-leakage paper) restates it: with features
 ``a >= 0``, row ``j`` of the gradient is ``sum_n (p_nj - y_nj) a_n``, which has an
