@@ -11,7 +11,7 @@ from torch import Tensor
 from fl_app.types import Observation
 
 READS = "reads"
-"""Attribute of an attack that names the samples that it reads; without it, images."""
+"""Attribute of an attack that names the kind of samples it reads; images if absent."""
 StepListener = Callable[[int, int, float], None]
 """Called with (steps done, steps in all, best objective so far); feeds a progress bar."""
 
@@ -27,7 +27,7 @@ class SolvedLayer:
     rank: int
     """Rank of the equations; below the number of unknowns, the input is one of many."""
     condition: float
-    """The largest singular value over the smallest that is not zero."""
+    """Ratio of the largest to the smallest non-zero singular value."""
     residual: float
     """Disagreement of the equations relative to their right-hand sides."""
 
@@ -53,14 +53,14 @@ class Snapshot:
     """State of a search at one iteration, by its own measures."""
 
     iteration: int
-    """After how many steps; 0 is the start."""
+    """Number of steps taken; 0 is the start."""
     objective: float
     distance: float
     """Mean squared difference of the guessed and the observed gradient."""
     layers: Mapping[str, float]
-    """Likewise, by parameter."""
+    """The same distance by parameter."""
     images: Tensor
-    """As those of a `Reconstruction`."""
+    """Images in the form of a `Reconstruction`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Reconstruction:
     images: Tensor
     """Pixels in [0, 1] (N, C, H, W), one image per recovered sample."""
     labels: Tensor | None = None
-    """The label that the attack used or found for each image (N,)."""
+    """Label that the attack used or found for each image (N,)."""
     objective: Tensor | float | None = None
     """The attack's own final objective, one or one per image; None if it was never finite."""
     notes: Sequence[str] = ()
@@ -78,7 +78,7 @@ class Reconstruction:
     layers: Sequence[SolvedLayer] = ()
     """Layers in the order in which a layer-wise attack solved them."""
     trace: Sequence[Snapshot] = ()
-    """Snapshots of a search from its start to its end, if they were asked for."""
+    """Snapshots of a search from its start to its end, if requested."""
     iterations: int | None = None
     """Steps that a search took to reach its target objective; None: it did not reach it."""
 
@@ -99,7 +99,7 @@ class LabelSet:
     """The numerical rank of the gradient, where the attack measures it."""
     notes: Sequence[str] = ()
     rule: str | None = None
-    """The rule that answered, `NO_RULE` if none could; None: the attack has one rule alone."""
+    """Rule that gave the answer, `NO_RULE` if none could; None: the attack has only one rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class Transcript:
 
 
 class Attack(Protocol):
-    """Sees an observation, never the truth; stops and selects by its own objective."""
+    """Callable on an observation, never the truth; stops and selects by its own objective."""
 
     def __call__(
         self, obs: Observation, *, on_step: StepListener | None = None
@@ -130,7 +130,7 @@ A = TypeVar("A")
 
 
 def reading(samples: str, attack: A) -> A:
-    """Let ``attack`` state which samples it reads, "text" or "transcripts"; others read images."""
+    """Mark ``attack`` as reading "text" or "transcripts"; others read images."""
     setattr(attack, READS, samples)
     return attack
 

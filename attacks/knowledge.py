@@ -1,4 +1,4 @@
-"""Knowledge of an attacker beside the update: the traces of the defense, the entries sent, the unit."""
+"""Knowledge of an attacker besides the update: the defense's traces, the sent entries, the scale."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tells_all(obs: Observation) -> bool:
 
 
 def travelled(obs: Observation, name: str) -> Tensor:
-    """Return which entries of a parameter were sent; without a mask, a zero looks like a pruned one."""
+    """Return the mask of a parameter's sent entries; without a known one, zeros count as pruned."""
     entries = obs.update[name]
     return (obs.sent or {}).get(name, entries != 0).bool().to(entries.device)
 

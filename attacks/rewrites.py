@@ -59,8 +59,8 @@ def undo_rewrites(
 def _undo(
     wanted: Tensor, rewrite: Rewrite, *, tv: float, steps: int, lr: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Return an image and how little is to be believed of it for each that is wanted."""
-    # from grey, too: where y itself is rewritten to black or white, no slope leads back
+    """Return an image and its objective, lower is more credible, for each wanted image."""
+    # from grey too: if y itself is rewritten to black or white, no gradient leads back
     starts = torch.stack([wanted, torch.full_like(wanted, GREY)])
     images = starts.flatten(0, 1).requires_grad_()
     targets = wanted.repeat(len(starts), 1, 1, 1)

@@ -77,7 +77,7 @@ def aligned(result: Reconstruction, truth: Truth) -> Tensor:
 def layer_errors(result: Reconstruction, obs: Observation, truth: Truth) -> dict[str, float]:
     """Return how far the input of every solved layer is from the true one, relative to its norm, by name.
 
-    True is what the layer gets when the observed model sees the truth, which is one image.
+    The true input is the layer's input when the observed model sees the true image, which must be one.
     """
     if len(truth.inputs) != 1:
         raise ValueError(f"layer_errors: layers are solved for one image, the truth has {len(truth.inputs)}")

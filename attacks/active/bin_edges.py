@@ -10,7 +10,7 @@ from torch import Tensor
 
 WHO = "imprint"
 SMOOTHED, WIDEST = 4, 0.04
-"""Over how many bins to either side quantiles are averaged, and over what share of the values at most."""
+"""Number of bins on either side over which quantiles are averaged, and the largest share of the values."""
 
 
 def measure(images: Tensor, functional: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -21,8 +21,8 @@ def measure(images: Tensor, functional: Tensor, mean: Sequence[float], std: Sequ
 def quantile_edges(values: Tensor, bins: int) -> list[float]:
     """Return the inner edges between bins that hold the same share of the measured values.
 
-    Of few values a bin, the shares of others would differ from bin to bin by chance. So a
-    quantile is the mean of the values around its rank, of as many on either side.
+    With few measured values per bin, chance would make the bins unequal for other images. So a
+    quantile is the mean of the values around its rank, equally many on either side.
     """
     if len(values) < bins:
         raise ValueError(f"{WHO}: quantiles of {bins} bins need at least as many images, got {len(values)}")
@@ -32,14 +32,14 @@ def quantile_edges(values: Tensor, bins: int) -> list[float]:
     most = min(SMOOTHED * len(values) // bins, int(WIDEST * len(values)))
     reach = torch.minimum(ranks, last - ranks).clamp_max(most)
     edges = (sums[ranks + reach + 1] - sums[ranks - reach]) / (2 * reach + 1)
-    # not by 0: sums of equal values round differently
+    # not compared with 0: sums of equal values round differently
     if not (edges.diff() > 1e-12 * edges.abs().max()).all():
         raise ValueError(f"{WHO}: {bins} bins need as many distinct values; of the images, too many agree")
     return edges.tolist()
 
 
 def law_edges(law: str, centre: float, spread: float, bins: int) -> list[float]:
-    """Return the inner edges between bins of the same probability under a law of that mean and deviation."""
+    """Return the inner edges between equally likely bins under a law with that mean and deviation."""
     if law not in LAWS:
         raise ValueError(f"{WHO}: the law must be one of {', '.join(LAWS)}; got {law!r}")
     if not (math.isfinite(centre) and math.isfinite(spread) and spread > 0):
@@ -75,4 +75,4 @@ def _laplace(shares: Tensor) -> Tensor:
 
 
 LAWS: Mapping[str, Callable[[Tensor], Tensor]] = {"normal": torch.special.ndtri, "laplace": _laplace}
-"""Quantiles of mean 0 and deviation 1."""
+"""Quantile functions of laws with mean 0 and deviation 1."""

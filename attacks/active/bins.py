@@ -14,12 +14,12 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 EMPTY = 100
-"""In units of rounding: rows that differ by less of the longest row hold the same samples."""
+"""Rows that differ by less, in units of rounding of the longest row, hold the same samples."""
 SLACK = 1e-3
 """Tolerance for rounding: distance of a sample outside its bin, in bin widths, or outside [0, 1]."""
 
 MOST_ROUNDED = 0.5
-"""Signals that rounding changed by a larger share are not searched for."""
+"""Largest relative change by rounding at which a signal is still searched for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,16 +32,16 @@ class Bins:
     single: Tensor
     """Masks of the bins (K,) that hold any sample, and exactly one."""
     decided: bool
-    """True if occupied bins that are not single are mixtures; otherwise nothing is known of them."""
+    """Whether occupied bins that are not single are known to be mixtures."""
     shown: Tensor
-    """Mask of the bins (K,) shown as images: single ones, or the strongest where nothing is decided."""
+    """Mask of the bins (K,) shown as images: single ones, or the strongest if undecided."""
     labels: Tensor
     """Labels of single samples (K,), -1 where unknown."""
     notes: tuple[str, ...]
 
 
 def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock) -> Bins:
-    """Read every bin of the block of that name from an update that was sent whole."""
+    """Read every bin of the named block from an unpruned update."""
     weight, bias = block_rows(obs, problem, path)
     vectors, signals = bin_sums(weight, bias)
     occupied = _lengths(vectors, signals) > _rounding(obs, path, weight, bias, block)
@@ -51,7 +51,7 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
         inputs, signals = _sharpened(obs, problem, path, block, vectors, signals, divisible)
     candidates = (occupied & _is_possible(inputs, obs, problem, block)).nonzero().flatten()
     if obs.local_steps is not None and obs.local_steps > 1:
-        # rows drift apart: a sample shows faintly in bins below its own, too, where it is alone
+        # rows drift apart: a sample also shows faintly in lower bins, where it is alone
         candidates = candidates[signals[candidates].abs().argsort(descending=True)]
         candidates = candidates[distinct(as_pixels(inputs[candidates], problem))]
     verdicts = judge(
@@ -78,7 +78,7 @@ def read_bins(obs: Observation, problem: Problem, path: str, block: ImprintBlock
 
 
 def _strongest(vectors: Tensor, divisible: Tensor, most: int | None) -> Tensor:
-    """Return the bins (K,) with the longest vectors, ``most`` of those that can be divided; None: all."""
+    """Return the bins (K,) with the longest vectors, at most ``most`` of the divisible ones; None: all."""
     chosen = divisible.clone()
     if most is not None and int(divisible.sum()) > most:
         lengths = torch.where(divisible, vectors.norm(dim=1), -1.0)
@@ -96,7 +96,7 @@ def block_rows(obs: Observation, problem: Problem, path: str) -> tuple[Tensor, T
 def bin_sums(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``sum delta_s x_s`` (K, features) and ``sum delta_s`` (K,) over the samples of each bin.
 
-    The topmost row is not differenced: above its edge there is no other.
+    The topmost row is not differenced, because no edge lies above its own.
     """
     above, bias_above = torch.zeros_like(weight), torch.zeros_like(bias)
     above[:-1], bias_above[:-1] = weight[1:], bias[1:]
@@ -104,7 +104,7 @@ def bin_sums(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_pixels(inputs: Tensor, problem: Problem) -> Tensor:
-    """Return flat pixels, in [0, 1] for those of photographs, from flat inputs."""
+    """Convert flat inputs to flat pixels, in [0, 1] for photographs."""
     return problem.to_pixels(inputs.view(-1, *problem.input_shape)).flatten(1)
 
 
@@ -119,7 +119,7 @@ def _rounding(obs: Observation, path: str, weight: Tensor, bias: Tensor, block: 
     bound = (EMPTY * unit * _lengths(weight, bias).max()).expand(len(bias))
     if obs.local_steps is None:
         return bound
-    # a delta is a difference of weights, and these are rounded, too
+    # a delta is a difference of weights, which are rounded too
     started = _lengths(block.rows.weight.detach().double(), block.rows.bias.detach().double())
     return bound + 2 * unit * started.to(bound.device)
 
@@ -133,10 +133,10 @@ def _sharpened(
     signals: Tensor,
     divisible: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the inputs and signals of a delta, by the levels of photographs where it has them.
+    """Return the inputs and signals of a delta, corrected by the levels of photographs where possible.
 
-    Its weights are rounded, and biases most of all, being larger. So the pixels vote on the
-    signal, and are then moved to their levels.
+    Its weights are rounded, and its biases even more, because they are larger. So the pixels vote
+    on the signal and are then snapped to their levels.
     """
     inputs = torch.where(divisible[:, None], vectors / signals[:, None], torch.nan)
     signals, (mean, std) = signals.clone(), per_feature(problem)
@@ -153,7 +153,7 @@ def _sharpened(
 
 
 def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: ImprintBlock) -> Tensor:
-    """Return which inputs (K,) have valid pixels and belong in their bin: signals of both signs fail this."""
+    """Return the mask (K,) of inputs with valid pixels inside their bin; mixed signs of signals fail this."""
     pixels = as_pixels(inputs, problem)
     valid = ((pixels > -SLACK) & (pixels < 1 + SLACK)).all(dim=1)
     if obs.local_steps is not None and obs.local_steps > 1:  # the edges have moved
@@ -161,14 +161,14 @@ def _is_possible(inputs: Tensor, obs: Observation, problem: Problem, block: Impr
     functional, edges = block.rows.weight[0].detach().double(), -block.rows.bias.detach().double()
     value = inputs @ functional
     ends = torch.cat([edges[1:], edges.new_full((1,), torch.inf)])
-    # the widths at both ends are no measure: one is as wide as all bins, the other has no end
+    # exclude both end bins: one is as wide as all others together, the other is unbounded
     slack = SLACK * edges[1:].diff().abs().max() if len(edges) > 2 else SLACK
     within: Tensor = (value > edges - slack) & (value < ends + slack)
     return valid & within
 
 
 def _about_steps(obs: Observation, path: str, block: ImprintBlock, inputs: Tensor) -> list[str]:
-    """Say how far local steps moved the edges: samples near one may be in two bins."""
+    """Describe how far local steps moved the edges: a sample near an edge may be in two bins."""
     if obs.local_steps is None or obs.local_steps == 1 or not len(inputs):
         return []
     weight, bias = (obs.update[f"{path}.rows.{name}"].detach().double() for name in ("weight", "bias"))

@@ -1,10 +1,10 @@
-"""Detection of a manipulated model by the client, before it trains on it.
+"""Detection of a manipulated model by the client, before training on it.
 
-Each check is a number per layer and a threshold above those of honest models, trained or
-not. Checks of the weights name the known attacks; those of behaviour, on the client's own
-data, hold against weights that are disguised: rows can only sort samples into bins if
-they rise and fall together. Groups are counted, not shares: a few bad rows among many
-honest ones are enough for an attack.
+Each check is a number per layer with a threshold above the values of honest models, trained or
+not. Checks of the weights identify known attacks. Checks of behaviour, on the client's own data,
+also detect disguised weights: rows can only sort samples into bins if they rise and fall
+together. Checks count rows instead of shares: a few bad rows among many honest ones are
+enough for an attack.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch import Tensor, nn
 
 WHO = "inspect_model"
 ROWS, COLUMNS = 8, 16
-"""Smaller layers are not judged: there, chance makes rows parallel."""
+"""Smaller layers are not judged, because their rows are parallel by chance."""
 MOST_ROWS = 2048
 """Number of rows inspected in larger layers, evenly spread."""
 SKETCH = 64
-"""Number of random projections by which rows are compared: parallel rows have parallel ones."""
+"""Number of random projections for comparing rows: parallel rows have parallel projections."""
 SILENT = 0.05
-"""A unit that is active on a smaller share of the inputs is silent."""
+"""A unit active on a smaller share of the inputs counts as silent."""
 PARALLEL_ROWS, PARALLEL_COLUMNS, IN_STEP = 0.98, 0.999, 0.99
-"""Cosines above which rows, columns and units over the inputs are taken for the same.
+"""Cosines above which rows, columns, and units over the inputs count as the same.
 
 An attack can disguise its rows, but hardly its columns: samples must have the same error
-signal in all of its units. Training on one or two classes makes honest columns alike, too.
+signal in all of its units. Training on one or two classes also makes honest columns alike.
 """
 
 
@@ -82,9 +82,9 @@ def inspect_model(
 ) -> tuple[Finding, ...]:
     """Return the suspicious findings on a model; empty if it looks honest.
 
-    ``inputs`` (N, C, H, W) are the client's own, as the model sees them, 32 or more; without
-    them `smooth_noise` of shape ``in_shape`` is taken, and without either only weights are
-    looked at. ``expected`` is the architecture that was agreed on, with any weights.
+    ``inputs`` (N, C, H, W) are at least 32 of the client's own, as the model sees them. Without
+    them, `smooth_noise` of shape ``in_shape`` replaces them; without either, only the weights
+    are checked. ``expected`` is the agreed architecture, with any weights.
     """
     return tuple(
         found
@@ -100,7 +100,7 @@ def measure_layers(
     in_shape: Sequence[int] | None = None,
     expected: nn.Module | None = None,
 ) -> list[Finding]:
-    """Return the number of every check on every layer, below the threshold or not."""
+    """Return the number of every check on every layer, regardless of the threshold."""
     if inputs is not None and (inputs.ndim < 2 or len(inputs) < 2):
         raise ValueError(f"{WHO}: inputs must be a batch of two or more, got {tuple(inputs.shape)}")
     if inputs is None and in_shape is not None:
@@ -146,13 +146,13 @@ def smooth_noise(count: int, in_shape: Sequence[int]) -> Tensor:
 
 
 def _parallel_columns(rows: Tensor) -> float:
-    # what is added to all logits alike changes nothing behind a softmax: columns may hide in it
+    # a constant added to all logits does not change a softmax: columns could hide in it
     both = (rows.t(), (rows - rows.mean(dim=0)).t())
     return max(_largest_group(columns, PARALLEL_COLUMNS) for columns in both)
 
 
 def _largest_group(rows: Tensor, cosine: float) -> float:
-    """Return how many rows are parallel to the one that has most, itself included; zeros do not count."""
+    """Return the size of the largest group of rows parallel to one of them; zero rows do not count."""
     rows = _some(rows).float()
     if rows.shape[1] > SKETCH:
         generator = torch.Generator(device="cpu").manual_seed(0)
@@ -184,14 +184,14 @@ def _lone_weights(layer: nn.Module, rows: Tensor) -> float:
 
 
 def _even_signs(layer: nn.Module, rows: Tensor) -> float:
-    """Return how much less than coin tosses the numbers of negative weights in the rows vary."""
+    """Return how much less the rows' numbers of negative weights vary than coin tosses."""
     filled = (rows != 0).sum(dim=1).double()
     deviation = ((rows < 0).sum(dim=1) - filled / 2).std()
     return _beyond_chance(float(deviation / (filled.mean().sqrt() / 2).clamp_min(1e-300)), len(rows))
 
 
 def _even_sums(layer: nn.Module, rows: Tensor) -> float:
-    """Return how much less than those of weights with tossed signs the rows' sums vary."""
+    """Return how much less the rows' sums vary than with random signs."""
     expected = rows.square().sum(dim=1).mean().sqrt().clamp_min(1e-300)
     return _beyond_chance(float(rows.sum(dim=1).std() / expected), len(rows))
 
@@ -234,10 +234,10 @@ def _image_wide(layers: Mapping[str, nn.Module], features: int) -> list[Finding]
 def _behaviour(model: nn.Module, layers: Mapping[str, nn.Module], inputs: Tensor) -> list[Finding]:
     outputs = _outputs(model, layers, inputs)
     found = []
-    # the last one gives the logits, which no activation follows and few directions fill
+    # the last layer gives the logits: no activation follows, and they span few directions
     for name in list(outputs)[:-1]:
         values = outputs[name]
-        # what is the same for all inputs is not in step with anything
+        # a unit that is constant over all inputs is in step with nothing
         moving = values.t() - values.t().mean(dim=1, keepdim=True)
         moving = moving[moving.norm(dim=1) > 1e-6 * values.t().norm(dim=1)]
         found.append(Finding(name, "group in step", _largest_group(moving, IN_STEP)))

@@ -1,7 +1,7 @@
 """Estimates of withheld entries: pictures are smooth, and pruning follows a rule.
 
-An entry that top-k withholds is not larger than the smallest that it sends. Within that
-bound rows, being sums of samples, are chosen so that their differences are smooth pictures.
+An entry withheld by top-k is not larger than the smallest sent entry. Rows are sums of samples;
+within that bound, they are chosen so that their differences are smooth pictures.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ COLOUR = 0.9
 
 
 def largest_withheld(obs: Observation, name: str) -> Tensor:
-    """Return how large withheld entries of a parameter can be, infinity if they may have any size.
+    """Return the largest possible size of a parameter's withheld entries; infinity if unbounded.
 
-    Dual pruning withholds large ones, too. Which of the two an entry is cannot be told beforehand,
+    Dual pruning also withholds large entries. Nothing tells in advance which kind an entry is,
     and a guess that grows from zero would stay on the wrong side.
     """
     entries = obs.update[name]
@@ -35,7 +35,7 @@ def largest_withheld(obs: Observation, name: str) -> Tensor:
 def fill_in(
     rows: Tensor, known: Tensor, most: Tensor, signals: Tensor, shape: tuple[int, int, int]
 ) -> Tensor:
-    """Return ``rows`` (N, features) with a guess, of at most that size, for entries that are not ``known``.
+    """Return ``rows`` (N, features) with guesses of size ``most`` or less for entries not ``known``.
 
     Row ``i`` minus row ``i + 1``, and the last one as it is, is a picture of that shape, as
     the model sees it, times its error signal (N,).
@@ -43,12 +43,12 @@ def fill_in(
     weights = 1 / signals.square()
     shares = weights.clone()
     shares[1:] += weights[:-1]
-    # from zero, a grey picture: surviving entries are outliers, and say nothing of their neighbours
+    # start from zero, a grey picture: surviving entries are outliers, unrelated to their neighbours
     rows = torch.where(known, rows, 0)
     for _ in range(SWEEPS):
         above = torch.cat([rows[1:], torch.zeros_like(rows[:1])])
         smooth = _smooth((rows - above).view(-1, *shape)).flatten(1)
-        # each row is in two pictures: that of its own bin, and that of the one below
+        # each row is in two pictures: that of its own bin, and that of the bin below
         wanted = weights[:, None] * (above + smooth)
         wanted[1:] += weights[:-1, None] * (rows - smooth)[:-1]
         guess = (rows + wanted / shares[:, None]) / 2

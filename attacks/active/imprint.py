@@ -3,7 +3,7 @@
 The bin of row ``i`` holds the samples between its edge and the next. The difference of both
 rows' gradients is ``sum delta_s x_s`` over these samples, and that of the biases ``sum
 delta_s``: with one sample in it, their ratio is the sample. The lowest bin begins below
-every image and the topmost has no end, its row being read as it is, so every sample is in
+every image, and the topmost is unbounded and its row is read as it is, so every sample is in
 exactly one bin. With ``K`` equally likely bins, a sample of a batch of ``B`` is alone with
 probability ``(1 - 1/K)^(B-1)``.
 """
@@ -39,7 +39,7 @@ from fl_app.types import Manipulated, Observation, Trace
 WHO = "imprint"
 QUANTILES = "quantiles"
 LOUDER = 2.0**37
-"""Gain over the noise's standard deviation at which images are read to rounding, as without noise."""
+"""Gain over the noise's standard deviation at which images are exact up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Imprint:
     """Plant a block of ``bins`` bins, and read images off the update of a client that trained with it.
 
     ``functional`` is "mean" (brightness), "mode32" (a cosine) or "random" (Gaussian, drawn
-    by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law of
-    their mean and deviation, or the inner edges themselves. With ``adaptive`` a pruned
-    update is read where entries survive, and gradients to which the defense adds noise are planted
-    with a gain in which that noise drowns; without, entries that were not sent count as zero.
-    ``gain`` enlarges the rows' gradient: noise drowns in it, and the rounding of weights in a
-    delta. The smaller it is, the less several local steps move the edges. None: 16 if the client
+    by ``seed``). ``edges``: "quantiles" of public images, "normal" or "laplace" for a law with
+    their mean and deviation, or the inner edges themselves. With ``adaptive``, a pruned update is
+    read where entries survive, and the gain is large enough to drown the noise that the defense
+    adds to gradients; without, entries that were not sent count as zero.
+    ``gain`` enlarges the rows' gradient, which drowns noise and the rounding of weights in a
+    delta. A smaller gain lets several local steps move the edges less. None: 16 if the client
     sends deltas, else 2^20, or more with ``adaptive``.
     """
 
@@ -80,7 +80,7 @@ class Imprint:
                 f"{WHO}: {self.bins} bins have {self.bins - 1} inner edges, got {len(self.edges)}"
             )
         else:
-            object.__setattr__(self, "edges", tuple(self.edges))  # a list could not be hashed
+            object.__setattr__(self, "edges", tuple(self.edges))  # a list is not hashable
 
     def plant(
         self,
@@ -106,9 +106,9 @@ class Imprint:
         deltas: bool = True,
         defense: Sequence[Trace] | None = None,
     ) -> dict[str, object]:
-        """Return what `add_imprint` needs to build the block, as plain data.
+        """Return the arguments of `add_imprint` as plain data.
 
-        ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands that are not the
+        ``public`` images are pixels in [0, 1] (N, C, H, W), some thousands, none of them the
         victims'; ``moments`` are mean and deviation of the functional, for a law without
         images. The model sees ``(pixel - mean) / std``, or pixels if these are None.
         ``deltas`` says whether the client takes local steps; ``defense`` has its traces.
@@ -117,7 +117,7 @@ class Imprint:
         mean, std = mean or [0.0] * channels, std or [1.0] * channels
         weights = functional_weights(self.functional, in_shape, self.seed)
         edges = self._inner_edges(weights, public, moments, mean, std)
-        # a law has edges where no image can be; the floor is below these, too
+        # a law may have edges that no image reaches; the floor is below these too
         floor = min(lowest_value(weights, in_shape, mean, std), 2 * edges[0] - edges[-1] - 1)
         return {
             "in_shape": list(in_shape),
@@ -139,18 +139,18 @@ class Imprint:
         deltas: bool,
         defense: Sequence[Trace] | None = None,
     ) -> Manipulated:
-        """Return the planted model, and how a client builds it."""
+        """Return the planted model, and the settings with which a client builds it."""
         settings = self.settings(in_shape, public=public, mean=mean, std=std, deltas=deltas, defense=defense)
         return Manipulated(_planted(model, settings), {"imprint": settings})
 
     def read(self, obs: Observation) -> Bins:
-        """Read every bin of an update that was made with the planted model."""
+        """Read every bin of an update computed on the planted model."""
         problem, path, block = self._premises(obs)
         if self.adaptive and is_pruned(obs, f"{path}.rows", math.prod(problem.input_shape)):
             found = read_pruned_bins(obs, problem, path)
             if found.single.any():
                 return found
-        # zeros of an update that was only rounded, or too few survivors to go by
+        # the zeros come from rounding alone, or too few entries survive
         return read_bins(obs, problem, path, block)
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:

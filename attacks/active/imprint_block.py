@@ -1,9 +1,9 @@
-"""The block that Robbing the Fed (Fowl et al., ICLR 2022) puts in front of a model.
+"""Imprint block of Robbing the Fed (Fowl et al., ICLR 2022), placed in front of a model.
 
 Every row measures the same linear functional of the image; the biases put each row's
-threshold at another edge. A row is active for the samples above its edge, and since all
-rows lead on with equal weights, a sample has the same error signal in all that it
-activates: neighbouring rows differ by the samples between their edges, and by nothing else.
+threshold at a different edge. A row is active for the samples above its edge. All rows have
+equal outgoing weights, so a sample has the same error signal in all rows that it activates:
+neighbouring rows differ only by the samples between their edges.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ImprintBlock(nn.Module):
     ) -> None:
         super().__init__()
         features, bins = math.prod(in_shape), len(edges) + 1
-        # skip_init: nothing is drawn, so the rest of the model is as it would be without the block
+        # skip_init draws nothing, so the rest of the model is the same as without the block
         self.rows = nn.utils.skip_init(nn.Linear, features, bins)
         self.back = nn.utils.skip_init(nn.Linear, bins, features)
         thresholds = torch.tensor([floor, *edges], dtype=torch.float64)
@@ -94,7 +94,7 @@ def functional_weights(name: str, in_shape: Sequence[int], seed: int = 0) -> Ten
 
 
 def check_gain(gain: float) -> None:
-    """Refuse a gain that is no positive number."""
+    """Refuse a gain that is not a positive number."""
     if not (math.isfinite(gain) and gain > 0):
         raise ValueError(f"imprint: gain must be above 0, got {gain}")
 

@@ -1,7 +1,7 @@
 """Error signal of one photograph, voted on by the 256 levels of its pixels.
 
-Of one sample, a row's gradient is the error signal times the input. If the signal was not
-sent, or is known but roughly, the right one is that for which the pixels are levels.
+For a single sample, a row's gradient is the error signal times the input. If the signal was not
+sent, or is only roughly known, the right one puts the pixels on levels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def signal_by_vote(
     candidates = _possible_signals(slopes, offsets) if given is None else _near(given, within).to(values)
     votes = torch.ones_like(candidates)
     for voters in VOTERS:
-        # spread over the whole picture: neighbours are alike
+        # spread over the whole picture, because neighbours are alike
         few = torch.linspace(0, len(values) - 1, min(voters, len(values)), device=values.device).long()
         votes = _votes(slopes[few] / candidates[:, None] + offsets[few])
         near = votes >= majority - DOUBT

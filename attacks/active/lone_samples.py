@@ -1,9 +1,8 @@
 """Two tests, without the truth, that tell a single sample from a mixture.
 
 *Replay*: the model is known, so the error signal of a recovered input can be computed for
-every label. That of a single sample is what was observed, for its label; the sum of
-several samples' signals is not. *Grid*: a photograph has 256 levels, a mixture does not
-keep to them.
+every label. For a single sample and its label it equals the observed one; for a mixture it
+does not. *Grid*: a photograph has 256 levels, and a mixture falls between them.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ LEVELS = 255
 ON_GRID = 0.05
 """Root mean square distance to the nearest level, in levels; that of arbitrary numbers is 0.29."""
 NEAR_GRID = 0.2
-"""A replayed candidate may be this far, if others of the batch are on the grid."""
+"""Largest distance for a replayed candidate, if others of the batch are on the grid."""
 REPLAYED = {torch.float64: 1e-10, torch.float32: 3e-6}
 """Relative distance of the error signals, where the rest of the update does not drown the sample's."""
 MOST_TOLERANT = 1e-3
 SAME = 1e-3
-"""Images nearer to one another than this, in the root mean square of pixels, are one."""
+"""Root mean square pixel distance below which two images count as the same."""
 
 
 class Verdicts(NamedTuple):
@@ -35,9 +34,9 @@ class Verdicts(NamedTuple):
 
     single: Tensor
     labels: Tensor
-    """As replayed, -1 where that is not known."""
+    """Labels found by replay, -1 where unknown."""
     decided: bool
-    """True if a candidate that is not single is a mixture; otherwise nothing is known of it."""
+    """Whether candidates that are not single are known to be mixtures."""
     notes: list[str]
 
 
@@ -52,7 +51,7 @@ def judge(
     signals: Tensor,
     noise: Tensor,
 ) -> Verdicts:
-    """Test candidates that were read off the layer of that name.
+    """Test candidates that were read off the named layer.
 
     ``inputs`` (N, features) are as the model sees them, flattened; ``pixels`` the same in
     [0, 1]. The ``signals`` (N,) are the entries of the bias gradient at ``rows`` that a
@@ -75,7 +74,7 @@ def judge(
     strictness = REPLAYED.get(obs.update[f"{layer}.bias"].dtype, MOST_TOLERANT)
     replayed = misfit < (strictness * noise.clamp_min(1)).clamp_max(MOST_TOLERANT)
     if 2 * int((replayed & on_grid).sum()) > int(replayed.sum()):
-        # the batch has levels, and they tell more: of many mixtures, one meets some label's signal by chance
+        # the grid test is stronger: among many mixtures, one matches some label's signal by chance
         replayed = replayed & (distance < NEAR_GRID)
     single = replayed | on_grid
     notes = [f"{int(replayed.sum())} replayed exactly with a label, {int(on_grid.sum())} keep to 256 levels"]
@@ -100,7 +99,7 @@ def distinct(pixels: Tensor) -> Tensor:
 
 def error_signals(model: nn.Module, layer: str, inputs: Tensor, rows: Tensor) -> Tensor:
     """Return the bias gradient (N, classes) at one row per input, for every label it could have."""
-    # in float64: the candidates are to be compared with the client's rounding, not with one more
+    # in float64, so that only the client's rounding enters the comparison
     model = copy.deepcopy(model).double()
     outputs: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_hook(lambda _, args, output: outputs.append(output))

@@ -1,8 +1,8 @@
 """Path of an image to a model's first linear layer: flattened at once, or through convolutions.
 
-A convolution of stride 1 that keeps the size can pass its input on, in as many channels as
-that has: its kernels are then a single 1. The first one turns what it sees into pixels,
-which no ReLU clips.
+A size-preserving convolution of stride 1 can pass its input on, if it has enough channels:
+its kernels are then a single 1. The first one converts its input to pixels, which no ReLU
+clips.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LinearCall(NamedTuple):
 
     name: str
     sees_pixels: bool
-    """True if its first inputs are pixels; otherwise they are the flattened input of the model."""
+    """Whether its first inputs are pixels; otherwise they are the flattened input of the model."""
 
     def pixels(self, inputs: Tensor, problem: Problem) -> Tensor:
         """Return flat pixels from inputs of the layer (N, in_features)."""
@@ -35,7 +35,7 @@ class LinearCall(NamedTuple):
 def pass_pixels(
     model: nn.Module, in_shape: Sequence[int], mean: Sequence[float], std: Sequence[float], *, who: str
 ) -> bool:
-    """Make convolutions before the first linear layer pass pixels on, in place; False if none is there."""
+    """Make convolutions before the first linear layer pass pixels on, in place; return False without any."""
     called = _calls(model, torch.zeros(1, *in_shape, device="cpu"))
     first = next((i for i, (_, module) in enumerate(called) if isinstance(module, nn.Linear)), None)
     if first is None:
@@ -86,7 +86,7 @@ def first_linear_call(
 
 
 def _calls(model: nn.Module, images: Tensor) -> list[tuple[str, nn.Module]]:
-    """Return the layers in the order in which they are called."""
+    """Return the layers in call order."""
     found: list[tuple[str, nn.Module]] = []
     handles = [
         module.register_forward_pre_hook(lambda layer, args, name=name: found.append((name, layer)))
@@ -98,7 +98,7 @@ def _calls(model: nn.Module, images: Tensor) -> list[tuple[str, nn.Module]]:
 
 
 def _run(model: nn.Module, images: Tensor, handles: list[torch.utils.hooks.RemovableHandle]) -> None:
-    """Call the model once in eval mode; every layer is in its own mode again afterwards."""
+    """Call the model once in eval mode, then restore the mode of every layer."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.no_grad():

@@ -1,9 +1,9 @@
 """Bins of an imprint block, read from a pruned update.
 
-Completing the matrix does not help here: rows between the same samples are equal, and pruned
-alike, and the rest are as many as the rank. What is left are the pixels at which two
-neighbouring rows both survive. There the difference is exact, and the survivors vote on
-the error signal: the one for which they are levels of a photograph. Other pixels are guessed.
+Completing the matrix does not help here: rows between the same samples are equal and equally
+pruned, and there are only as many others as the rank. Only pixels at which two neighbouring
+rows both survive remain. There the difference is exact, and the survivors vote for the error
+signal that makes them levels of a photograph. Other pixels are guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIES = 3
 
 
 def read_pruned_bins(obs: Observation, problem: Problem, path: str) -> Bins:
-    """Read the bins of which enough survives; the pixels that do not are filled in."""
+    """Read the bins of which enough survives, and fill in the missing pixels."""
     weight, bias = block_rows(obs, problem, path)
     sent, bias_sent = (
         travelled(obs, f"{path}.rows.{name}").to(problem.device) for name in ("weight", "bias")
@@ -64,7 +64,7 @@ def read_pruned_bins(obs: Observation, problem: Problem, path: str) -> Bins:
 
 
 def _occupied(weight: Tensor, sent: Tensor) -> Tensor:
-    """Return which bins (K,) hold samples: their row and the next one differ, or are pruned differently."""
+    """Return the mask (K,) of bins with samples, whose row differs from the next in values or pruning."""
     level = ROUNDING * weight.abs().max()
     occupied = (_both(sent) & (_differences(weight).abs() > level)).any(dim=1)
     occupied[:-1] |= (sent[:-1] != sent[1:]).sum(dim=1) > TIES
@@ -82,6 +82,6 @@ def _both(sent: Tensor) -> Tensor:
 
 
 def _size(survivors: Tensor, weight: Tensor) -> Tensor:
-    """Return about how large the error signals of a mixture are: inputs are about 1."""
+    """Estimate the size of a mixture's error signals; inputs are about 1."""
     values = survivors if len(survivors) else weight[weight != 0]
     return values.square().mean().sqrt().clamp_min(ROUNDING * weight.abs().max())

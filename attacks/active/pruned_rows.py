@@ -1,7 +1,7 @@
 """Rows of a pruned gradient: find the rows of one sample and merge their surviving entries.
 
-Two rows that one sample activates are multiples of it. Where both survive they agree up to
-a factor, and where only one does, it tells what the other lacks.
+Two rows activated by one sample are multiples of it. Where both survive, they agree up to
+a factor; where only one does, it supplies the entry that the other lacks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attacks.knowledge import travelled
 from fl_app.types import Observation
 
 HOLES = 0.02
-"""A smaller share of zeros is chance: a small step may round to nothing."""
+"""Smallest share of zeros that indicates pruning: a small step may also round to zero."""
 AGREE = 1e-9
 """One minus the squared cosine of two rows, where both survive, below which they are multiples."""
 
@@ -34,10 +34,10 @@ class Merged(NamedTuple):
 
 
 def is_pruned(obs: Observation, layer: str, features: int) -> bool:
-    """Return whether some of the first ``features`` entries, or biases, are missing in rows that were sent.
+    """Return whether sent rows lack some of their first ``features`` entries, or their biases.
 
-    A row of zeros is one without samples. A bias that did not change is not missing in a delta:
-    it is large, and a small step is lost in its rounding.
+    A row of zeros has no samples. In a delta, an unchanged bias does not count as missing:
+    biases are large, and a small step is lost in their rounding.
     """
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     live = obs.update[weight][:, :features].any(dim=1)
@@ -48,10 +48,10 @@ def is_pruned(obs: Observation, layer: str, features: int) -> bool:
 
 
 def merge_rows(weight: Tensor, sent: Tensor) -> list[Merged]:
-    """Return the rows (M, features) of which anything survives, in groups of multiples.
+    """Group the surviving rows (M, features) into multiples of one another.
 
-    Rows of different samples may agree where both are white, so they must agree on `FEWEST`
-    different values.
+    Rows of different samples may agree where both are white, so rows of a group must agree on
+    `FEWEST` different values.
     """
     weight = torch.where(sent, weight, 0)
     multiples = _multiples(weight, sent)
@@ -62,7 +62,7 @@ def merge_rows(weight: Tensor, sent: Tensor) -> list[Merged]:
             continue
         taken[first] = True
         rows, factors = [first], [1.0]
-        for row, factor in zip(rows, factors, strict=True):  # both grow: what joins brings others
+        for row, factor in zip(rows, factors, strict=True):  # both lists grow: a new member may bring others
             for other in (multiples[row] & ~taken).nonzero().flatten().tolist():
                 common = sent[row] & sent[other]
                 here, there = weight[row, common], weight[other, common]
@@ -76,7 +76,7 @@ def merge_rows(weight: Tensor, sent: Tensor) -> list[Merged]:
 
 
 def _multiples(weight: Tensor, sent: Tensor) -> Tensor:
-    """Return which pairs of rows (M, M) agree up to a factor on enough common survivors."""
+    """Return the mask (M, M) of row pairs that agree up to a factor on enough common survivors."""
     mask = sent.to(weight)
     products, lengths = weight @ weight.t(), weight.square() @ mask.t()
     both = lengths * lengths.t()
@@ -84,7 +84,7 @@ def _multiples(weight: Tensor, sent: Tensor) -> Tensor:
 
 
 def _distinct(values: Tensor) -> int:
-    """Return how many values differ by more than rounding does."""
+    """Return the number of values that differ by more than rounding."""
     steps = values.sort().values.diff()
     return 1 + int((steps > 1e-5 * values.abs().max()).sum())
 

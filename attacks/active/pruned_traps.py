@@ -1,7 +1,7 @@
 """Rows of a trapped layer, read from a pruned update.
 
-A sample that activates one row alone activates others alone, too, each with another error
-signal: of these rows other pixels survive, and together they have most of the picture.
+A sample that alone activates one row also alone activates others, each with a different
+error signal. Different pixels survive in these rows, and together they hold most of the picture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fl_app.types import Observation
 
 
 def read_pruned_rows(obs: Observation, problem: Problem, call: LinearCall) -> Rows:
-    """Read the groups of rows of which enough survives; the other pixels are filled in by neighbours."""
+    """Read the groups of rows of which enough survives; fill in other pixels from their neighbours."""
     weight, bias = (
         obs.update[f"{call.name}.{part}"].detach().to(problem.device).double() for part in ("weight", "bias")
     )
@@ -59,14 +59,14 @@ def read_pruned_rows(obs: Observation, problem: Problem, call: LinearCall) -> Ro
 
 
 def _sent_signal(merged: Merged, bias: Tensor, sent: Tensor) -> float | None:
-    """Return the error signal by the biases that were sent, None if none was."""
+    """Return the error signal from the sent biases; None if none was sent."""
     there = sent[merged.rows] & (bias[merged.rows] != 0)
     factors, signals = merged.factors[there], bias[merged.rows][there]
     return float((factors @ signals) / (factors @ factors)) if there.any() else None
 
 
 def _signal(merged: Merged, mean: Tensor, std: Tensor, given: float | None) -> float | None:
-    """Return the error signal if the rows hold one sample: by its levels, or because several rows agree."""
+    """Return the error signal if its levels, or several agreeing rows, show that there is one sample."""
     values, shift, scale = merged.values[merged.known], mean[merged.known], std[merged.known]
     found = signal_by_vote(values, shift, scale, given=given)
     if found is not None or given is None or len(merged.rows) == 1 or len(values) < FEWEST:
@@ -76,7 +76,7 @@ def _signal(merged: Merged, mean: Tensor, std: Tensor, given: float | None) -> f
 
 
 def _picture(merged: Merged, most: Tensor, problem: Problem) -> Tensor:
-    """Return the values of a group with a guess for those that no row has: the largest row binds it most."""
+    """Return a group's values with guesses for missing ones, bounded most tightly by the largest row."""
     bound = (most[merged.rows] / merged.factors.abs()[:, None]).amin(dim=0)
     alone = merged.values[None], merged.known[None], bound[None], merged.values.new_ones(1)
     return fill_in(*alone, problem.input_shape)[0]

@@ -1,8 +1,8 @@
 """Trap weights (Boenisch et al., EuroS&P 2023, "When the curious abandon honesty").
 
-Half of each row's weights are negative, and the other half smaller: of inputs in [0, 1], few
-are above zero. A row that a single sample activates has that sample as its gradient, times
-the gradient of its bias; other rows hold mixtures.
+Half of each row's weights are negative, and the positive half is smaller, so few inputs in
+[0, 1] activate a row. If a single sample does, the row's gradient is that sample times the
+gradient of the bias; other rows hold mixtures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WHO = "trap_weights"
 
 @dataclasses.dataclass(frozen=True)
 class TrapWeights:
-    """Plant rows that few samples activate, and read images off the update of a client that trained on them.
+    """Plant rows that few samples activate, and read images off the update of a client trained with them.
 
     ``scale`` is the size of the positive half relative to the negative one: the smaller, the
     fewer samples activate a row. The layer must see the flattened image, or see it through
@@ -73,7 +73,7 @@ class TrapWeights:
         if not behind_convolutions:
             offsets = traps @ _per_feature(shift, in_shape)
             traps = traps * _per_feature(scale, in_shape)
-        # as large as the layer's own weights: only their signs are special
+        # as large as the layer's own weights, so that only the signs are unusual
         size = float(layer.weight.detach().double().std() / traps.std())
         with torch.no_grad():
             layer.weight.zero_()
@@ -92,17 +92,17 @@ class TrapWeights:
         deltas: bool,
         defense: Sequence[Trace] | None = None,
     ) -> Manipulated:
-        """Return the planted model, built as the honest one, whatever ``public``, ``deltas``, ``defense``."""
+        """Return the planted model, built like the honest one, without settings of its own."""
         return Manipulated(self.plant(model, in_shape, mean=mean, std=std), {})
 
     def read(self, obs: Observation) -> Rows:
-        """Read every row of an update that was made with the planted model."""
+        """Read every row of an update computed on the planted model."""
         problem, call = _premises(obs)
         features = torch.Size(problem.input_shape).numel()
         if not (self.adaptive and is_pruned(obs, call.name, features)):
             return read_rows(obs, problem, call)
         found = read_pruned_rows(obs, problem, call)
-        if call.sees_pixels:  # the gradient of a black one is zero, too: perhaps nothing was withheld
+        if call.sees_pixels:  # a black pixel also has a zero gradient: perhaps nothing was withheld
             whole = read_rows(obs, problem, call)
             if int((whole.labels >= 0).sum()) >= len(found.pixels):
                 return whole

@@ -13,9 +13,9 @@ from attacks.optimisation.problem import Problem
 from fl_app.types import Observation
 
 SILENT = 100
-"""In units of rounding: rows whose bias moved by less of the largest hold no sample."""
+"""Rows whose bias moved by less, in units of rounding of the largest, hold no sample."""
 SLACK = 1e-3
-"""Distance outside [0, 1] that rounding may put a pixel."""
+"""Largest distance outside [0, 1] that rounding may give a pixel."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Rows:
     single: Tensor
     """Masks of the rows (M,) that hold any sample, and exactly one."""
     decided: bool
-    """True if active rows that are not single are mixtures; otherwise nothing is known of them."""
+    """Whether active rows that are not single are known to be mixtures."""
     pixels: Tensor
     """The distinct images of single rows (K, features); of all active rows if nothing is decided."""
     labels: Tensor
@@ -35,7 +35,7 @@ class Rows:
 
 
 def read_rows(obs: Observation, problem: Problem, call: LinearCall) -> Rows:
-    """Read every row of an update that was sent whole."""
+    """Read every row of an unpruned update."""
     weight, bias = (
         obs.update[f"{call.name}.{part}"].detach().to(problem.device).double() for part in ("weight", "bias")
     )

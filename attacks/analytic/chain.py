@@ -1,4 +1,4 @@
-"""A model as a chain: linear layers without biases, and between them activations that can be undone."""
+"""Models as chains: linear layers without biases, with invertible activations between them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Link(NamedTuple):
     layer: nn.Conv2d | nn.Linear
     in_shape: torch.Size
     out_shape: torch.Size
-    """Both without the batch."""
+    """Shapes without the batch axis."""
     activations: tuple[nn.Module, ...]
 
 
 def as_chain(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[Link, ...]:
-    """Return the links in the order of the forward pass; raise `PremiseError` if the model is no chain."""
+    """Return the links in the order of the forward pass; raise `PremiseError` if the model is not a chain."""
     links: list[Link] = []
     first = next(model.parameters(), torch.zeros(0))
     x = torch.zeros((1, *in_shape), dtype=first.dtype, device=first.device)
@@ -70,10 +70,10 @@ def undo(link: Link, output: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _modules(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the leaves of nested `nn.Sequential`, but those that do nothing."""
+    """Yield the leaves of nested `nn.Sequential`, except those without effect."""
     # by type: a subclass may have a forward pass of its own
     if type(module) is nn.Sequential:
-        # not named_children, which leaves out a module that comes twice
+        # not named_children, which skips a repeated module
         for name, child in module._modules.items():
             yield from _modules(child, f"{path}.{name}".lstrip("."))
         return

@@ -1,7 +1,7 @@
 """An update with the pruned entries of its linear layers filled in.
 
-``[dW | db] = sum_s delta_s [x_s | 1]^T`` of a linear layer has at most one rank per sample,
-whatever was pruned from it, and the bias is one more column of the same matrix.
+The rank of ``[dW | db] = sum_s delta_s [x_s | 1]^T`` of a linear layer is at most the number of
+samples before pruning, and the bias is one more column of the same matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attacks.knowledge import travelled
 from fl_app.types import Observation, Update
 
 LOOSE = 0.05
-"""A layer whose survivors miss every matrix of the rank by more is not of that rank: it is left as it is."""
+"""Largest misfit of the survivors at which a layer counts as low-rank; others are left unchanged."""
 
 
 class LinearLayer(NamedTuple):
@@ -32,7 +32,7 @@ class CompletedUpdate(NamedTuple):
 
     update: Update
     sent: dict[str, Tensor]
-    """Mask of known entries: those that travelled and those that were completed."""
+    """Mask of known entries, sent or completed."""
     notes: tuple[str, ...]
 
 
@@ -46,7 +46,7 @@ def complete_layer(
     seed: int = 0,
     on_step: StepListener | None = None,
 ) -> Completion:
-    """Complete ``[dW | db]`` of one layer; a `CompletionError` says why it cannot be done."""
+    """Complete ``[dW | db]`` of one layer; raise `CompletionError` with the reason if it fails."""
     entries, known = _joined(obs, layer)
     return complete_matrix(
         entries, known, rank, starts=starts, iterations=iterations, seed=seed, on_step=on_step
@@ -56,10 +56,10 @@ def complete_layer(
 def complete_update(
     obs: Observation, *, rank: int | None = None, starts: int = 3, iterations: int = 300, seed: int = 0
 ) -> CompletedUpdate:
-    """Return the update with every linear layer completed that its survivors determine.
+    """Return the update after completing every linear layer that its survivors determine.
 
-    ``rank`` None takes the number of samples times that of local steps: the activations
-    that a deeper layer sees change with every step.
+    ``rank`` None takes the number of samples times the number of local steps: a deeper layer's
+    inputs change with every step.
     """
     bound = rank or _samples(obs) * (obs.local_steps or 1)
     update, notes = dict(obs.update), []
@@ -91,7 +91,7 @@ def _samples(obs: Observation) -> int:
 
 
 def _joined(obs: Observation, layer: LinearLayer) -> tuple[Tensor, Tensor]:
-    """Return ``[dW | db]`` and which of its entries are known."""
+    """Return ``[dW | db]`` and the mask of its known entries."""
     names = [name for name in layer if name is not None]
     entries = [obs.update[name].detach() for name in names]
     known = [travelled(obs, name) for name in names]
@@ -112,7 +112,7 @@ def _linear_layers(obs: Observation) -> list[LinearLayer]:
 
 
 def _parts(layer: LinearLayer, update: Update) -> list[tuple[str, slice]]:
-    """Return which columns of the joined matrix belong to which tensor."""
+    """Return the columns of each tensor in the joined matrix."""
     width = update[layer.weight].shape[1]
     parts = [(layer.weight, slice(0, width))]
     return parts if layer.bias is None else [*parts, (layer.bias, slice(width, None))]

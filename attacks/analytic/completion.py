@@ -1,8 +1,8 @@
-"""Low-rank matrix completion: the whole matrix from some of its entries.
+"""Low-rank completion: recover a whole matrix from some of its entries.
 
 An ``m x n`` matrix of rank ``r`` has ``r (m + n - r)`` degrees of freedom, far fewer than
-entries. Alternating least squares fits the factors to the known entries; rows and
-columns that these do not determine are found and left out instead of being guessed.
+entries. Alternating least squares fits the factors to the known entries. Rows and columns
+that these do not determine are detected and left out instead of guessed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from attacks.base import StepListener
 
 WHO = "complete_matrix"
 FITS = 1e-5
-"""A start has found the matrix when it misses the known entries by less, relative to their norm."""
+"""Misfit of the known entries, relative to their norm, below which a start has found the matrix."""
 MISFIT = 1e-2
-"""One that misses them by more has found no matrix at all, or there is none of this rank."""
+"""Misfit above which a start has failed, or no matrix of this rank exists."""
 WINDOW = 20
 """A start is given up as soon as this many iterations lower its misfit by less than one part in 1,000."""
 RIDGE = 1e-12
@@ -29,7 +29,7 @@ WEAK = 1e-8
 
 
 Fit = tuple[Tensor, Tensor, float]
-"""Left and right factor, and how far their product is from the known entries, relative to their norm."""
+"""Left and right factor, and their misfit of the known entries, relative to the norm of these."""
 
 
 class CompletionError(ValueError):
@@ -67,9 +67,9 @@ def complete_matrix(
     seed: int = 0,
     on_step: StepListener | None = None,
 ) -> Completion:
-    """Find the matrix of rank ``rank`` that has the ``known`` ones among its ``entries``.
+    """Find the matrix of rank ``rank`` that agrees with the ``known`` ones of ``entries``.
 
-    Raises `CompletionError` where too few are known. The first start is exact for rank
+    Raises `CompletionError` if too few are known. The first start is exact for rank
     one (ratios are passed on from row to column to row) and spectral otherwise; up to
     ``starts`` are made until one fits. Rows and columns in which nothing but zeros is
     known stay zero: dead, or never sent.
@@ -90,7 +90,7 @@ def complete_matrix(
     left, right, error = fit
     strong_rows, strong_columns = _well_posed(mask, right), _well_posed(mask.t(), left)
     if rank > 1 and error < MISFIT:
-        # entries that leave the matrix open let it stay where it is pushed
+        # if the entries do not determine the matrix, a perturbed fit stays perturbed
         pushed = right + right.square().mean().sqrt() * _random(core, rank, generator)
         again = _alternate(core, mask, pushed, iterations)
         _check_unique(fit, again, strong_rows, strong_columns)
@@ -136,14 +136,14 @@ def _core(values: Tensor, known: Tensor, rank: int) -> tuple[Tensor, Tensor]:
             break
         rows, columns = kept_rows, kept_columns
     if rank == 1 and rows.any():
-        # a part that shares no row or column with the rest has a scale of its own that nothing tells
+        # a part that shares no row or column with the rest has an unknown scale of its own
         left, right = _propagate(torch.where(rows[:, None] & columns, values, 0))
         rows, columns = rows & (left != 0), columns & (right != 0)
     return rows, columns
 
 
 def _propagate(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of a rank-one matrix, zero outside the part that its fullest row reaches.
+    """Return the factors of a rank-one matrix, zero outside the part connected to its fullest row.
 
     With the factor 1 for that row, its entries are the factors of their
     columns; these give the factors of all rows that they meet, and so on.
@@ -202,12 +202,12 @@ def _random(values: Tensor, rank: int, generator: torch.Generator) -> Tensor:
 
 
 def _alternate(values: Tensor, known: Tensor, right: Tensor, iterations: int) -> Fit:
-    """Solve for one factor with the other fixed, in turn."""
+    """Solve alternately for one factor with the other fixed."""
     norm = values.norm()
     turned, known_turned = values.t().contiguous(), known.t().contiguous()
     misfit = math.inf
     for step in range(1, iterations + 1):
-        # an orthonormal basis of the same span keeps the factors from growing apart
+        # an orthonormal basis of the same span keeps the factors balanced
         left = torch.linalg.qr(_solve(values, known, right)).Q
         right = _solve(turned, known_turned, left)
         if step % WINDOW == 0 or step == iterations:
@@ -227,14 +227,14 @@ def _solve(values: Tensor, known: Tensor, basis: Tensor) -> Tensor:
 
 
 def _gram(known: Tensor, basis: Tensor) -> Tensor:
-    """Return the normal matrix of every row (m, r, r): one product serves all of them."""
+    """Return the normal matrix of every row (m, r, r), by a single product."""
     rank = basis.shape[1]
     outer = basis[:, :, None] * basis[:, None, :]
     return (known @ outer.flatten(1)).view(-1, rank, rank)
 
 
 def _well_posed(known: Tensor, basis: Tensor) -> Tensor:
-    """Say for every row whether its known entries fix its coefficients in the span of ``basis``."""
+    """Return for every row whether its known entries determine its coefficients in ``basis``."""
     eigenvalues: Tensor = torch.linalg.eigvalsh(_gram(known, torch.linalg.qr(basis).Q))
     return eigenvalues[:, 0] > WEAK * eigenvalues[:, -1]
 

@@ -1,12 +1,12 @@
-"""The equations that a convolution's weights and its gradient give for its input, solved together.
+"""Joint solution of a convolution's two systems of equations for its input: weights and gradient.
 
 With error signal ``k`` at its output, a convolution without bias gives two blocks of
 equations for its input ``x``: the weights ``W x = out`` and the gradient ``K x = vec(g)``.
 Both are structured. Every output position sees the input through the same weights, so
-``W^T W`` is one small matrix added in many places; every channel of the input meets the
-same ``k``, so ``K^T K`` is one small matrix repeated. The normal matrix therefore costs
-next to nothing, and is the only large one: it is factored in place, and the error of
-squaring the condition is taken out by refinement with residuals of the equations themselves.
+``W^T W`` is one small matrix added in many places. Every channel of the input meets the
+same ``k``, so ``K^T K`` is one small matrix repeated. The normal matrix is therefore cheap,
+and it is the only large one: it is factored in place. Iterative refinement with residuals of
+the original equations removes the error of squaring the condition number.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ RANK_FLOOR = 1e-6
 DAMPING = 1e-9
 """Damping of an undetermined system, relative to the largest eigenvalue of its normal matrix."""
 REFINEMENTS = 30
-"""At most; a well-conditioned system needs two or three."""
+"""Maximum number of refinements; a well-conditioned system needs two or three."""
 MOST_UNKNOWNS = 9000
-"""Most unknowns: their normal matrix has about 0.65 GB."""
+"""Maximum number of unknowns; their normal matrix takes about 0.65 GB."""
 
 
 class Solution(NamedTuple):
-    """An input, and how far the equations determine it."""
+    """An input, and measures of how well the equations determine it."""
 
     input: Tensor
     rank: int
     """Rank of the equations; below the number of unknowns, the input is the shortest of many."""
     condition: float
-    """The largest singular value over the smallest that is not zero, as estimated."""
+    """Estimated ratio of the largest to the smallest non-zero singular value."""
     residual: float
     """Disagreement of the equations relative to their right-hand sides, of the worse block."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConvolutionSystem:
-    """Both blocks of one convolution; `convolution_system` makes it."""
+    """Both blocks of one convolution, made by `convolution_system`."""
 
     layer: nn.Conv2d
     in_shape: torch.Size
@@ -63,7 +63,7 @@ class ConvolutionSystem:
         return self.in_shape.numel()
 
     def apply(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output (O, H', W') and the gradient (O, C, kh, kw) that an input (C, H, W) gives."""
+        """Return the output (O, H', W') and the gradient (O, C, kh, kw) for an input (C, H, W)."""
         layer = self.layer
         output = F.conv2d(x[None], layer.weight, None, layer.stride, layer.padding, layer.dilation)[0]
         gradient = (self.shifts @ x.flatten(1).t()).view(layer.out_channels, -1, layer.in_channels)
@@ -142,7 +142,7 @@ class _Factored(NamedTuple):
 def _weight_part(weight: Tensor, places: np.ndarray, in_shape: torch.Size) -> np.ndarray:
     channels, size = in_shape[0], in_shape[1] * in_shape[2]
     flat = weight.flatten(1).numpy()
-    # what one output position knows of the patch that it sees
+    # contribution of one output position to the patch that it sees
     patch = (flat.T @ flat).reshape(channels, len(places), channels, len(places))
     matrix = np.zeros((channels * size, channels * size))
     for seen in places.T:
@@ -164,7 +164,7 @@ def _factor(system: ConvolutionSystem) -> _Factored:
         if smallest > RANK_FLOOR**2 * largest:
             return _Factored(factor, system.unknowns, float((largest / smallest) ** 0.5))
     del factor
-    # with pivots, the factorisation ends where only what counts as zero is left
+    # with pivots, the factorisation ends when only negligible values remain
     pivoted, _, rank, _ = lapack.dpstrf(
         system.normal_matrix().T, tol=RANK_FLOOR**2 * largest, lower=1, overwrite_a=1
     )

@@ -25,7 +25,7 @@ RANK_FLOOR = 1e-6
 ZERO = 1e-4
 """An error signal below this part of its row's length is a sample that does not activate the row."""
 DRAWS, CHUNK = 300_000, 4_000
-"""Number of row sets tried in search of ones that a sample leaves inactive; number tried at once."""
+"""Number of row sets tried, in search of sets that a sample leaves inactive; number tried at once."""
 MOST = 24
 """Most samples: with more, each active in half the rows, no drawn set of rows leaves one inactive."""
 
@@ -124,7 +124,7 @@ def read_samples(weight: Tensor, bias: Tensor | None, count: int, problem: Probl
 
 
 def separate(rows: Tensor, count: int) -> Tensor | None:
-    """Return the inputs, each up to a factor, of which ``rows`` are mixtures; None if they stay mixed.
+    """Separate ``rows`` into the inputs that they mix, each up to a factor; None if that fails.
 
     With ``rows = L R`` of rank ``r``, the error signal of sample ``s`` is ``L q_s`` for some
     ``q_s``, and zero in every row that the sample leaves inactive. Sets of ``r - 1`` rows are
@@ -149,7 +149,7 @@ def separate(rows: Tensor, count: int) -> Tensor | None:
 
 def _sparse_directions(left: Tensor, rank: int) -> Tensor | None:
     """Return ``rank`` independent unit vectors, as rows, each orthogonal to many rows of ``left``."""
-    # chance gives a zero now and then, not as many as this
+    # chance gives an occasional zero, but not this many
     enough = rank - 1 + max(3, len(left) // 20)
     if rank > MOST or len(left) < enough:
         return None
@@ -179,7 +179,7 @@ def _extended(found: Tensor, candidates: Tensor, left: Tensor) -> Tensor:
 
 
 def _refined(left: Tensor, normal: Tensor) -> Tensor | None:
-    """Return the vector orthogonal to all rows that ``normal`` is, None if a single row decides it.
+    """Return ``normal`` refitted to all rows orthogonal to it; None if a single row determines it.
 
     A sum of two samples' signals is zero where both are inactive, and in one more row
     that was drawn: without that row its direction is open.
@@ -213,7 +213,7 @@ def _likeliest_rows(rows: Tensor, with_bias: bool, count: int, problem: Problem)
 
 
 def _scaled(vectors: Tensor, with_bias: bool, problem: Problem, notes: list[str]) -> Samples:
-    """Return inputs from their multiples: the bias sees a constant 1, or else pixels are to be valid."""
+    """Scale multiples to inputs: by the bias, whose input is 1, or else so that pixels are valid."""
     if with_bias:
         return Samples(vectors[:, :-1] / vectors[:, -1:], notes)
     low, high = valid_range(problem)
@@ -230,7 +230,7 @@ def _scaled(vectors: Tensor, with_bias: bool, problem: Problem, notes: list[str]
 
 
 def valid_range(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return the least and the greatest input (features,) that a pixel in [0, 1] gives."""
+    """Return the smallest and largest input (features,) of a pixel in [0, 1]."""
     black = problem.target.new_zeros((1, *problem.input_shape))
     return problem.to_inputs(black).double().flatten(), problem.to_inputs(black + 1).double().flatten()
 
@@ -245,7 +245,7 @@ def _pixels(inputs: Tensor, problem: Problem) -> Tensor:
 
 
 def labels_of(obs: Observation, problem: Problem, found: int, *, who: str) -> tuple[Tensor | None, list[str]]:
-    """Return the labels for ``found`` images, where they are granted or the batch is one sample."""
+    """Return the labels of ``found`` images, if granted or if the batch is one sample."""
     if problem.batch_size > 1 and (obs.labels is None or found != problem.batch_size):
         return None, ["no labels: which image has which is not recovered"]
     try:
@@ -259,7 +259,7 @@ def labels_of(obs: Observation, problem: Problem, found: int, *, who: str) -> tu
 
 
 def refusal(problem: Problem, reason: str) -> Reconstruction:
-    """Return a result without images that says which premise failed."""
+    """Return a result without images that names the failed premise."""
     shape = (0, *problem.input_shape)
     return Reconstruction(problem.target.new_zeros(shape), notes=(*problem.notes, f"refused: {reason}"))
 

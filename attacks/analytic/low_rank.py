@@ -88,7 +88,7 @@ class CompleteLowRank:
         )
 
     def _for_labels(self, obs: Observation) -> Observation:
-        """Return the observation with the output layer completed, if the label is to be inferred."""
+        """Return the observation, with the output layer completed if the label must be inferred."""
         if obs.labels is not None or obs.batch_size not in (None, 1):
             return obs
         whole = complete_update(obs, starts=self.starts, iterations=self.iterations, seed=self.seed)
@@ -99,7 +99,7 @@ complete_low_rank = CompleteLowRank
 
 
 def _middle_of_the_possible(weight: Tensor, bias: Tensor, problem: Problem) -> Tensor:
-    """Return the likeliest input (features,) of a column of which nothing was sent.
+    """Return the likeliest input (features,) of a column without sent entries.
 
     Pruning by magnitude withheld even its product with the largest error signal, so the
     input is smaller than the smallest survivor over that signal, and a valid pixel.

@@ -1,4 +1,4 @@
-"""The image solved for layer by layer, from the output back (R-GAP, Zhu and Blaschko, ICLR 2021).
+"""Layer-by-layer solution for the image, from the output back (R-GAP, Zhu and Blaschko, ICLR 2021).
 
 In a chain without biases, the output layer's gradient and weights give the error signal and
 that layer's input; each layer before it then has two blocks of linear equations for its own
@@ -29,9 +29,9 @@ WHO = "rgap"
 TURN = 1.2784645427610738
 """Minimiser of ``-u / (1 + e^u)``, beyond which the function takes the same values again."""
 DISAGREEMENT = 1e-3
-"""Disagreement of one layer's equations above which they are refused."""
+"""Largest accepted disagreement of one layer's equations."""
 TINY, TRIES = 1e-5, 8
-"""An output below this part of their root mean square may have either sign; how many are tried."""
+"""Outputs below this part of their root mean square may have either sign; maximum number tried."""
 
 
 class Output(NamedTuple):
@@ -39,7 +39,7 @@ class Output(NamedTuple):
 
     input: Tensor
     signal: Tensor
-    """The derivative of the loss by each logit."""
+    """Derivative of the loss by each logit."""
     label: int
     notes: tuple[str, ...]
     residual: float = 0.0
@@ -117,7 +117,7 @@ def _exact_model(obs: Observation) -> nn.Module:
 
 
 def _gradients(obs: Observation, problem: Problem, links: Sequence[Link]) -> dict[str, Tensor]:
-    """Return each weight's gradient in float64; refuse an update that is no gradient of one sample."""
+    """Return each weight's gradient in float64; refuse an update that is not a gradient of one sample."""
     if problem.batch_size != 1:
         raise PremiseError(f"the equations are those of one sample, the batch has {problem.batch_size}")
     if obs.local_steps not in (None, 1):
@@ -148,8 +148,8 @@ def _step_back(
 ) -> tuple[Solution, Tensor]:
     """Return a link's solved input and its error signal, from the input and the signal of the next.
 
-    An output so near zero that rounding may have turned its sign gives a wrong slope; where
-    the equations disagree, such outputs are tried on their other side.
+    Rounding may flip the sign of an output near zero, which gives a wrong slope. If the equations
+    disagree, such outputs are tried with the other sign.
     """
     link, back = links[index], _pull_back(links[index + 1], signal)
     solution, signal = _solve_link(link, following, back, gradients[link.name])
@@ -279,7 +279,7 @@ def _total(u: float) -> float:
 
 
 def _bisect(function: Callable[[float], float], below: float, above: float) -> float:
-    """Return where ``function`` passes zero between a place where it is below and one where it is above."""
+    """Return the zero of ``function`` between a point where it is negative and one where it is positive."""
     while True:
         middle = (below + above) / 2
         if middle in (below, above):

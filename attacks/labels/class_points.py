@@ -1,4 +1,4 @@
-"""A gradient of the output layer as one point per class, in as many dimensions as its rank."""
+"""Points of classes: the output layer's gradient as one point per class, in its rank's dimensions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class ClassPoints(NamedTuple):
     """The columns ``q`` of Dang et al. 2021 (Section 2.3), each times a positive number."""
 
     points: Tensor
-    """One row per class that is left (K, rank), float64."""
+    """One row per remaining class (K, rank), float64."""
     classes: Tensor
     """Classes of the points (K,)."""
     rank: int
     """Dimensions of the points."""
     measured: int
-    """Rank by the singular values: the same, unless ``rank`` was told."""
+    """Rank by the singular values: equal to ``rank`` unless that was given."""
     accuracy: float
     """Error of the points from the decomposition, as unit vectors."""
     notes: list[str]
@@ -55,7 +55,7 @@ def class_points(
     kept = kept / (torch.finfo(rows.dtype).eps * (sizes if scale_rows else sizes.max())[..., None])
     vectors, singular, _ = torch.linalg.svd(_square(kept), full_matrices=False)
     rounding = 0.5 * (math.sqrt(kept.shape[0]) + math.sqrt(kept.shape[1]))
-    # of entries in double precision, what the decomposition itself rounds is no less
+    # for double-precision entries, the decomposition's own rounding is at least as large
     decomposed = 2 * torch.finfo(kept.dtype).eps * float(singular[0])
     inferred = numerical_rank(singular, max(rounding, decomposed), samples)
     if rank is None:

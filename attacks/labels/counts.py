@@ -26,7 +26,7 @@ def fill_batch(labels: Tensor, rows: Tensor, batch_size: int) -> Tensor:
 
 
 def count_samples(labels: Tensor, evidence: Tensor, batch_size: int | None) -> Tensor | None:
-    """Return how many samples each of ``labels`` has, or None where the evidence does not say.
+    """Return the number of samples of each of ``labels``, or None if the evidence is unclear.
 
     ``evidence`` is the gradient of the output layer's bias, or the sums of its rows: each sample
     lowers that of its class by about the same below the mean of absent classes. The numbers count only

@@ -1,6 +1,6 @@
-"""Hyperplanes through 0, each with one point alone below it, for many points at once.
+"""Hyperplanes through 0, each with only one point below it, for many points at once.
 
-They are guesses; the margin of each says whether it holds.
+They are guesses; a positive margin proves that one is right.
 """
 
 from __future__ import annotations

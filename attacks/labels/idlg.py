@@ -1,4 +1,4 @@
-"""The label of a batch of one, from the signs of the output layer's gradient (iDLG, Zhao et al. 2020)."""
+"""Label of a batch of one from the signs of the output layer's gradient (iDLG, Zhao et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank of a matrix that was computed with rounding, from the gaps between its singular values.
+"""Rank of a rounded matrix, from the gaps between its singular values.
 
 No absolute size tells a singular value from rounding: gradients of an untrained network in eval
 mode may be as small as 1e-13, and those of another as large as 70.

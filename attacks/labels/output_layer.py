@@ -1,4 +1,4 @@
-"""The gradient of a model's output layer, found by name and freed of the update's sign."""
+"""Gradient of a model's output layer, found by name and corrected for the update's sign."""
 
 from __future__ import annotations
 

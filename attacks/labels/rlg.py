@@ -1,4 +1,4 @@
-"""The labels of a batch, by hyperplanes in the output layer's row space (RLG, Dang et al. 2021, Algorithm 1).
+"""Labels of a batch by hyperplanes in the output layer's row space (RLG, Dang et al. 2021, Algorithm 1).
 
 With softmax cross-entropy the gradient is ``sum_n g_n h_n``, and ``g_n`` is negative at the
 label of sample ``n`` alone. As long as the features ``h_n`` are independent, each ``g_n`` is in
@@ -64,7 +64,7 @@ def rlg(
 
 
 def _per_class(gradient: OutputGradient, classes: int | None) -> OutputGradient:
-    """Turn a matrix of (features, classes) round."""
+    """Transpose a matrix of (features, classes)."""
     height, width = gradient.rows.shape
     return gradient._replace(rows=gradient.rows.T) if height != classes == width else gradient
 
@@ -111,7 +111,7 @@ def _recover(
 
 
 def _by_hyperplanes(found: ClassPoints, longest: int | None) -> tuple[Tensor, int]:
-    """Return the classes that can be separated, the surest first, and how many of them without a proof."""
+    """Return the separable classes, the surest first, and the number of them without a proof."""
     if len(found.classes) == 0:
         return torch.zeros(0, dtype=torch.long), 0
     number = len(found.points) if longest is None else min(longest, len(found.points))
@@ -157,6 +157,6 @@ def _by_signs(obs: Observation, gradient: OutputGradient, rank: int, notes: list
 
 
 def _evidence(obs: Observation, gradient: OutputGradient) -> Tensor:
-    """Return a number per class that each sample of a class lowers by about the same."""
+    """Return a number per class, which each sample of the class lowers by about the same amount."""
     bias = whole_bias(obs, gradient.name)
     return (gradient.rows.double().sum(dim=1) if bias is None else bias.double()).cpu()

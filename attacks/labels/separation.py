@@ -40,7 +40,7 @@ class Separation(NamedTuple):
 
 
 def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
-    """Say of each row ``q`` of ``points``, none of them 0, whether an ``r`` has ``r q < 0`` for it alone.
+    """Return for each non-zero row ``q`` of ``points`` whether some ``r`` has ``r q < 0`` for it alone.
 
     For all others ``r q > 0`` must hold. A point with a margin above ``accuracy``, that of
     the points as unit vectors, is never taken for one that cannot be parted.
@@ -59,7 +59,7 @@ def separate(points: Tensor, accuracy: float = ROUNDING) -> Separation:
 
 
 class _Search:
-    """Knowledge of the points so far."""
+    """Current knowledge of the points."""
 
     def __init__(self, points: Tensor, accuracy: float) -> None:
         self.points, self.accuracy = points, accuracy
@@ -95,7 +95,7 @@ class _Search:
         self._part()
 
     def settle(self, point: int) -> None:
-        """Find one proof or the other for a point that has none."""
+        """Find a proof, either way, for an undecided point."""
         if not self.unsettled()[point]:
             return
         vectors = self.points.numpy().copy()
@@ -122,7 +122,7 @@ class _Search:
         return support is not None
 
     def _part(self) -> bool:
-        """Say whether all that is open has a hyperplane."""
+        """Return whether every open point has a hyperplane."""
         for planes, alone in guess_planes(self.points, self.open.nonzero().flatten()):
             self._check(planes, alone)
             if not self.unsettled().any():

@@ -1,4 +1,4 @@
-"""The labels of a batch, from negative entries of the output layer's gradient (Yin et al. 2021).
+"""Labels of a batch from negative entries of the output layer's gradient (Yin et al. 2021).
 
 Equation (5) of Dang et al. 2021 (the label-leakage paper) restates it: with features
 ``a >= 0``, row ``j`` of the gradient is ``sum_n (p_nj - y_nj) a_n``, which has an
@@ -20,8 +20,8 @@ from fl_app.types import Observation
 def yin_labels(weight: str | None = None, told: bool = True) -> LabelAttack:
     """Recover the distinct labels of a batch; ``weight`` names the output layer's matrix.
 
-    Returns the classes whose row has a negative minimum, the most negative first, and if the batch
-    size is ``told`` no more than it has samples. How often each occurs, the signs do not say.
+    Returns the classes whose row has a negative minimum, the most negative first; with a ``told`` batch
+    size, at most as many as samples. The signs do not reveal how often each class occurs.
     """
 
     def attack(obs: Observation, *, on_step: StepListener | None = None) -> LabelSet:

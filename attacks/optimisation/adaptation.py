@@ -61,7 +61,7 @@ def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[
     notes = []
     if obs.history:
         notes.append(f"adaptive: {len(obs.history)} earlier rounds of the client left out: {reason}")
-    # after the first round, error feedback adds what neither has the rank of a gradient nor obeys its rule
+    # after the first round, error feedback adds a residual without low rank that breaks the pruning rule
     if pruning_of(obs) is None or (has_feedback(obs) and obs.round != 1):
         problem = read(obs)
     else:
@@ -107,7 +107,7 @@ def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
 
 
 def _noise_share(obs: Observation, problem: Problem) -> float:
-    """Return how much of the update's square is noise of known strength, from 0 to 1."""
+    """Return the share of known noise in the update's squared norm, from 0 to 1."""
     noise = added_noise(obs.defense)
     power = float(problem.target.square().mean())
     if noise == 0 or power == 0:

@@ -1,4 +1,4 @@
-"""BatchNorm in train mode, out of plain operators.
+"""BatchNorm in train mode, built from plain operators.
 
 Batched by `torch.func.vmap`, torch's own batch norm gives wrong second derivatives
 in train mode (torch 2.13; right one by one), and its update of the running statistics

@@ -1,4 +1,4 @@
-"""The gradient that a client would have sent for guessed inputs, for many guesses at once.
+"""Gradients that a client would have sent for guessed inputs, for many guesses at once.
 
 Independent guesses (restarts, other clients of the round) share the weights, so
 `torch.func.vmap` runs them in one graph: on small models the time goes into calling
@@ -28,14 +28,14 @@ State = Mapping[str, Tensor]
 
 
 class Gradient(Protocol):
-    """From guesses to gradients (P, n), differentiable."""
+    """Differentiable function from guesses to gradients (P, n)."""
 
     def __call__(self, inputs: Tensor, labels: Tensor, draws: Draws, trained: Tensor | None = None) -> Tensor:
-        """Take inputs (P, B, ...), labels (P, B) or (P, B, classes), draws, and what is trained (P, n).
+        """Take inputs (P, B, ...), labels (P, B) or (P, B, classes), draws, and the trained entries (P, n).
 
-        A client of FL-TOP trains some entries only: the gradient of the others is 0 in every step, and
-        they stay where they are. Each guess has its own, for clients of a round need not show the
-        same ones. None: all are trained.
+        A client of FL-TOP trains only some entries: the others have a gradient of 0 in every step and
+        do not move. Each guess has its own mask, because clients of a round may differ. None: all
+        are trained.
         """
         ...
 
@@ -77,7 +77,7 @@ def client_gradient(
 
 
 def one_by_one(model: nn.Module, names: tuple[str, ...], loss: Loss = F.cross_entropy) -> Gradient:
-    """Return the gradient function that takes its guesses in turn."""
+    """Return the gradient function that processes guesses one by one."""
     parameters = dict(model.named_parameters())
     matched = [parameters[name] for name in names]
 
@@ -98,7 +98,7 @@ def batched(
     loss: Loss = F.cross_entropy,
     course: Course = None,
 ) -> Gradient:
-    """Return the gradient function that takes all its guesses in one graph."""
+    """Return the gradient function that processes all guesses in one graph."""
     of_guess = _functional(model, names, loss, course)
     # models that draw (a stochastic bottleneck) draw for each guess anew
     per_guess = vmap(of_guess, randomness="different")

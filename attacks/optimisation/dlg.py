@@ -22,7 +22,7 @@ from fl_app.types import Observation
 
 HISTORY = 100
 PATIENCE = 15
-"""Turns of each sample in which the objective must fall noticeably."""
+"""Number of turns per sample in which the objective must fall noticeably."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class DeepLeakage(ImageAttack):
         return super().problem(obs).double()
 
     def known(self, obs: Observation, problem: Problem) -> tuple[Tensor, list[str]]:
-        """Return the labels to start from; where they are searched for, nothing reads them."""
+        """Return the initial labels; unused if labels are searched for."""
         if self.labels != "optimise":
             return super().known(obs, problem)
         nothing = torch.zeros(problem.batch_size, dtype=torch.long, device=problem.device)

@@ -22,7 +22,7 @@ from fl_app.types import Observation
 
 
 def unusable_rounds(obs: Observation) -> str | None:
-    """Return why earlier rounds of the client are of no use, None if they are."""
+    """Return the reason why earlier rounds of the client are useless; None if they are useful."""
     if not obs.history:
         return "none was seen"
     if not obs.same_batch:

@@ -14,7 +14,7 @@ from attacks.optimisation.withheld import Withheld, with_withheld
 
 
 class Evidence(NamedTuple):
-    """One row per guess."""
+    """Stack of observed gradients, one row per guess."""
 
     target: Tensor
     sent: Tensor
@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     def distance(self, matching: Matching, *, masked: bool, withheld: float) -> Distance:
         """Return the distance of guessed gradients: over all entries, or ``masked`` to those that were sent.
 
-        In the second case the others must obey the rule by which they were withheld, with that weight.
+        If masked, the withheld entries must obey the pruning rule, with the given weight.
         """
         distance = matching(self.target, self.sent if masked else None)
         if masked and withheld > 0 and self.low.isfinite().any():

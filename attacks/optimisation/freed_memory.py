@@ -19,7 +19,7 @@ _KEPT = 2**31 - 1
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Set the C library to it, once a process, and return whether it could be done: only glibc knows how."""
+    """Configure the C library, once per process; return False without glibc, which alone supports it."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -96,7 +96,7 @@ class GradInversion(ImageAttack):
         )
 
     def remarks(self, obs: Observation) -> list[str]:
-        """Say where the statistics come from."""
+        """Return a note on the source of the statistics."""
         return [known_statistics(obs)[1] if self.statistics > 0 else "statistics prior off: its weight is 0"]
 
     def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:

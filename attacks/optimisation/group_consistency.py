@@ -1,7 +1,7 @@
 """Group consistency (Yin et al. 2021): pull restarts of one problem towards the image they agree on.
 
-Each restart gets other details wrong; their mean, once registered, has fewer of them. The
-paper registers by a learned flow; here translations of a few pixels are undone.
+Each restart gets different details wrong; their registered mean has fewer errors. The paper
+registers by a learned flow; we undo translations of a few pixels.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.registration import registered_mean
 
 WARM_UP = 0.25
-"""The share of the steps before restarts have anything to agree on."""
+"""Share of the steps before the restarts are compared."""
 EVERY = 0.02
-"""The share of the steps after which they are registered anew."""
+"""Share of the steps between registrations."""
 REACH = 4
-"""Pixels that a restart may be off in each direction."""
+"""Largest translation in pixels, in each direction."""
 
 
 class GroupConsistency:

@@ -81,7 +81,7 @@ class ImageAttack(ABC):
         return known_labels(obs, problem, self.labels, who=self.who)
 
     def remarks(self, obs: Observation) -> list[str]:
-        """Return what else a result should say."""
+        """Return further notes for a result."""
         return []
 
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
@@ -129,7 +129,7 @@ class ImageAttack(ABC):
         return results
 
     def see(self, obs: Observation) -> tuple[Observation, Problem]:
-        """Return the observation and the problem as this attacker sees them."""
+        """Return the observation and the problem from this attacker's view."""
         return informed(obs, self.problem) if self.adaptive else (obs, self.problem(obs))
 
     def _reconstruction(
@@ -167,7 +167,7 @@ def check_step_size(who: str, lr: float) -> None:
 
 
 def _check_outputs(obs: Observation, who: str) -> None:
-    """Refuse a model whose output layer has one logit: the client's loss is then another one."""
+    """Refuse a model with a single logit, because its client uses a different loss."""
     rows = [len(parameter) for parameter in obs.model.parameters() if parameter.ndim == 2]
     if rows and rows[-1] == 1:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The space in which images are searched: mid-grey at zero, valid pixels from -2 to 2.
+"""Search space of images: mid-grey at zero, valid pixels from -2 to 2.
 
 That is about the range of natural images after the usual normalisation, so step
-sizes and prior weights mean the same whatever normalisation the model has.
+sizes and prior weights do not depend on the model's normalisation.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 Search = Generator[Tensor, Answer, Tensor]
-"""Asks for points (n,), returns the one where it ends."""
+"""Yields points (n,) to evaluate and returns the final one."""
 
 
 class LBFGS:
@@ -77,7 +77,7 @@ class LBFGS:
         for _ in range(self.iterations):
             direction = memory.direction(here.gradient)
             line = _Line(point, direction, here, evaluations)
-            # not below zero: flat ground, or rounding has spoilt the history
+            # not below zero: the objective is flat, or rounding has corrupted the history
             found = (
                 (yield from _line_search(line, lr * memory.reach(here.gradient))) if line.slope < 0 else None
             )
@@ -125,7 +125,7 @@ class _Memory:
         self.rings: tuple[Tensor, Tensor] | None = None
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Take in one pair, unless it shows no curvature: the next direction could then point uphill."""
+        """Add one pair, unless it has no curvature: the next direction could then point uphill."""
         curvature = _dot(step, change)
         if not curvature > torch.finfo(step.dtype).eps * float(step.norm() * change.norm()):
             return
@@ -173,7 +173,7 @@ class _Memory:
 
 
 class _Trial(NamedTuple):
-    """A point on the line of a search: how far along, how high, how steep."""
+    """A trial on the line of a search: step length, objective, slope."""
 
     length: float
     value: float
@@ -182,7 +182,7 @@ class _Trial(NamedTuple):
 
 
 class _Line:
-    """The way from a point along a direction, and how many evaluations may still be spent on it."""
+    """Line from a point along a direction, and the remaining number of evaluations."""
 
     def __init__(self, point: Tensor, direction: Tensor, here: Answer, evaluations: int):
         self.point = point
@@ -216,7 +216,7 @@ def _line_search(line: _Line, length: float) -> Generator[Tensor, Answer, _Trial
 
 
 def _bracket(line: _Line, length: float) -> Generator[Tensor, Answer, tuple[_Trial, _Trial | None]]:
-    """Lengthen the step until a minimum lies behind; a trial returned alone need not be bettered."""
+    """Lengthen the step until it brackets a minimum; a trial returned alone is already good enough."""
     before, trial = line.start, (yield from line.at(length))
     while line.is_lower(trial) and trial.value < before.value:
         if line.is_flatter(trial) or line.evaluations <= 0:

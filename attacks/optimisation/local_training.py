@@ -24,9 +24,9 @@ class LocalTraining:
 def plan_local_training(obs: Observation, samples: int, *, who: str) -> tuple[LocalTraining, list[str]]:
     """Return the client's steps, and the assumptions made about them.
 
-    Which samples a step took is the client's secret. With one batch a pass there is
-    nothing to know; otherwise they are taken in the same order in every pass, which
-    is a guess, but one that the search can adapt its order of images to.
+    The client does not reveal the samples of each step. With one batch per pass there is
+    nothing to know. Otherwise we assume the same order in every pass; the search can adapt
+    its order of images to that.
     """
     if obs.lr is None or obs.lr <= 0 or obs.local_steps is None or obs.local_steps < 1:
         raise ValueError(

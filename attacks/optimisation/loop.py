@@ -17,10 +17,10 @@ Objective = Callable[[Variables], Tensor]
 Schedule = Callable[[float], float]
 """From progress in [0, 1) to a learning rate."""
 Guide = Callable[[Variables, float], Tensor]
-"""From variables and progress to a further penalty each (P,): it steers the search, but does not judge it."""
+"""From variables and progress to a penalty each (P,), which steers the search but does not select."""
 
 FALL = 0.9
-"""A search that takes longer than its patience to fall to this part of its objective is stuck."""
+"""A search is stuck if its objective does not fall to this share of itself within its patience."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Outcome:
     stuck: Tensor
     """Restarts of each problem because its objective no longer fell (P,)."""
     solved_after: Tensor
-    """After how many steps each problem fell below the objective that was asked for (P,); -1: it did not."""
+    """Steps until each problem fell below the target objective (P,); -1: it did not."""
 
     @property
     def solved(self) -> Tensor:
@@ -160,7 +160,7 @@ class _Fall:
         self.lowest = torch.fmin(self.lowest, objective)
 
     def has_ended(self) -> Tensor:
-        """Count a step, and return where it was one too many."""
+        """Count a step, and return the mask of problems out of patience."""
         fell = self.lowest < FALL * self.mark
         self.mark = torch.where(fell, self.lowest, self.mark)
         self.since = (self.since + 1).masked_fill(fell, 0)
@@ -177,7 +177,7 @@ def _infinite(start: Variables) -> Tensor:
 
 
 def _first(solved: Tensor, solved_after: Tensor, done: int) -> Tensor:
-    """Return when each problem was first solved, if some of them are so by now."""
+    """Return the step at which each problem was first solved, updated for those now solved."""
     return torch.where(solved & (solved_after < 0), done, solved_after)
 
 

@@ -51,14 +51,14 @@ class Recipe:
     priors: tuple[tuple[float, Prior], ...] = ()
     """Weights and penalties, added to the distance."""
     own_priors: Callable[[Owners], Sequence[tuple[float, Prior]]] = lambda owners: ()
-    """Likewise, for a stack of guesses whose problems the penalties must tell apart."""
+    """The same for penalties that depend on the problem of each guess."""
     guide: Callable[[Owners, Tensor], Guide] | None = None
     """Term that draws restarts of a problem together, for a stack of all restarts and its labels (P, B)."""
     project: Callable[[Variables], Variables] = lambda variables: variables
     masked: bool = False
     """Match only the entries that were sent."""
     withheld: float = 0.0
-    """Weight of the rule by which the others were not sent; only where they are not matched."""
+    """Weight of the pruning rule on unsent entries; only if ``masked``."""
     draws: tuple[str, ...] = ()
     """Variables that stochastic layers take for their draws, named as the buffers which hold them."""
     loss: Loss = F.cross_entropy
@@ -155,7 +155,7 @@ def match_gradients(
 
 
 def graph_size(problem: Problem) -> int:
-    """Return about how many bytes the graph of one guess takes, by its activations and parameters."""
+    """Estimate the size in bytes of one guess's graph from its activations and parameters."""
     sizes: list[int] = []
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
@@ -229,7 +229,7 @@ def _solve(
     trail: int,
 ) -> tuple[Outcome, str | None, dict[int, Seen]]:
     owners = [p for p, _ in stack]
-    # they share a model; the first one's is that which a recipe has prepared
+    # all share a model; the recipe has prepared that of the first
     first, device = problems[0], problems[0].device
     generators = [torch.Generator().manual_seed(seed + r) for _, r in stack]
 
@@ -306,7 +306,7 @@ def _step(solved_after: Tensor) -> int | None:
 
 
 def _trained(problems: Sequence[Problem], owners: Owners) -> Tensor | None:
-    """Return which entries the client of each guess trains (P, n), None where all of them train all."""
+    """Return the mask of trained entries per guess (P, n); None if all clients train all entries."""
     if all(problem.trained is None for problem in problems):
         return None
     masks = [p.sent.new_ones(p.sent.shape) if p.trained is None else p.trained for p in problems]

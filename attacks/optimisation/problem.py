@@ -29,7 +29,7 @@ class Problem:
     target: Tensor
     """The observed gradient (n,)."""
     sent: Tensor
-    """Mask of the entries that travelled (n,)."""
+    """Mask of the sent entries (n,)."""
     batch_size: int
     input_shape: tuple[int, int, int]
     mean: Tensor
@@ -39,7 +39,7 @@ class Problem:
     local: LocalTraining | None = None
     """The client's local steps, if they are to be unrolled; the target is then their mean gradient."""
     withheld: Withheld | None = None
-    """Knowledge of the entries that did not travel."""
+    """Knowledge of the unsent entries."""
     trained: Tensor | None = None
     """The only entries that the client's steps move (n,); None: all.
 
@@ -75,7 +75,7 @@ class Problem:
 def as_problem(obs: Observation, *, who: str, unroll: bool = False) -> Problem:
     """Read an observation, naming every assumption; ``who`` names the attack in errors.
 
-    ``unroll``: an update of several local steps is not taken for that of one.
+    ``unroll``: do not treat an update of several local steps as that of one.
     """
     notes: list[str] = []
     shape = _image_shape(obs, who)

@@ -1,7 +1,7 @@
 """Round-robin optimisation: one sample of a batch at a time (Zhu et al. 2019, Eq. 5).
 
-Samples that move together may trade places in a gradient that only knows their sum;
-moved in turn, each settles on what the others leave.
+The gradient only depends on the samples' sum, so samples that move together may swap
+places; moved in turn, each fits the remainder left by the others.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Rounds:
     states: tuple[Mapping[str, Tensor], ...]
     """Parameters and buffers by name."""
     running: bool
-    """True if error feedback adds the gradients up from round to round."""
+    """Whether error feedback accumulates gradients over rounds."""
     before: Tensor
     """Sum of the entries sent before each round (rounds * n,), zero without error feedback."""
 

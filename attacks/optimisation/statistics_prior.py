@@ -100,7 +100,7 @@ def _passes(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
 ) -> int:
-    """Return how many batches moved the sent statistics; 0 if none did or that cannot be told."""
+    """Return the number of batches in the sent statistics; 0 if there are none or it is unknown."""
     if not obs.training:
         return 0
     for name, norm in norms.items():

@@ -15,13 +15,13 @@ class Stop(NamedTuple):
     """One iterate of one guess."""
 
     step: int
-    """After how many steps; 0 is the start."""
+    """Number of steps taken; 0 is the start."""
     variables: Variables
     objective: float
     distance: float
     """Mean squared difference of the guessed and the observed gradient."""
     layers: Mapping[str, float]
-    """Likewise, by parameter."""
+    """The same distance by parameter."""
 
 
 class Seen(NamedTuple):
@@ -43,7 +43,7 @@ class Trail:
         self.last: dict[int, Variables] = {}
 
     def note(self, step: int, variables: Variables) -> None:
-        """Take an iterate in; where there are too many, every other one goes."""
+        """Add an iterate; if there are too many, drop every other one."""
         if not self.number:
             return
         self.last = {step: {name: value.detach().clone() for name, value in variables.items()}}

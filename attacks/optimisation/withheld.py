@@ -18,7 +18,7 @@ from fl_app.types import Observation, Trace
 
 
 class Withheld(NamedTuple):
-    """Sizes between which an entry that was not sent does not lie."""
+    """Bounds on an unsent entry: its size does not lie between them."""
 
     low: Tensor
     """The entry is not larger than this, infinity where nothing is known …"""

@@ -1,4 +1,4 @@
-"""The gradient of a decoder, for guessed contexts and labels that need not be whole tokens.
+"""Gradient of a decoder for guessed contexts and soft labels.
 
 A linear layer's gradient is the sum over its calls of the output's gradient times the input. Guesses
 are rows of one batch that know nothing of each other, so both are kept for each row, and one product

@@ -21,7 +21,7 @@ class ObservedEntries:
     sent: Tensor | None
     """Mask of the entries that were sent; None: all."""
     size: Tensor
-    """The norm."""
+    """Norm of the gradient."""
 
     def distance(self, guessed: Tensor) -> Tensor:
         """Return the distance of guesses (R, ...) from the sent entries, relative to their norm (R,)."""

@@ -1,4 +1,4 @@
-"""A whole transcript from the gradient of the decoder (Dang et al. 2021, Section 4).
+"""Recovery of a whole transcript from the decoder's gradient (Dang et al. 2021, Section 4).
 
 The bag of words says which tokens there are and how many; what the decoder was shown of the audio, its
 context vectors, is searched for together with one smooth label a step, until their gradient is
@@ -24,7 +24,7 @@ from fl_app.types import Observation
 
 WHO = "transcript"
 HALF_LIFE = 4_000
-"""In steps, of the learning rate."""
+"""Half-life of the learning rate in steps."""
 LEAST = 0.1
 """Lowest learning rate, relative to the first."""
 SPREAD = 0.1

@@ -34,7 +34,7 @@ class Targets:
 
 
 def sentence_length(obs: Observation, who: str) -> tuple[int, str]:
-    """Return how many tokens the sentence has: as labels tell, or those whose positions have a gradient."""
+    """Return the number of tokens in the sentence: by labels, or by positions with a gradient."""
     limit = len(dict(obs.model.named_parameters())[POSITIONS])
     if obs.labels is not None:
         if obs.labels.ndim != 2 or len(obs.labels) != 1:

@@ -1,4 +1,4 @@
-"""A distance in which small parts of a gradient count as much as large ones.
+"""Distance in which small parts of a gradient count as much as large ones.
 
 Of a masked sentence, the places that were masked make almost all of the gradient. The others act on it by
 attention alone: in an untrained model their rows of the position embeddings' gradient are a few hundred

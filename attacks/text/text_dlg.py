@@ -1,7 +1,7 @@
 """Deep Leakage from Gradients on a masked language model (Zhu et al. 2019, section 4.2).
 
-Words are no numbers that could be moved: the embeddings at each place are, until their gradient is the
-observed one. The words are then those whose embeddings come closest.
+Words are discrete, so the search moves the embeddings at each place until their gradient is the
+observed one. The result is the words with the closest embeddings.
 """
 
 from __future__ import annotations
