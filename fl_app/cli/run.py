@@ -81,12 +81,12 @@ def _run_hydra(arguments: list[str], overrides: list[str], searched: list[str], 
     OmegaConf.register_new_resolver("true_name", lambda: _true_name([*searched, *overrides]), replace=True)
     # run only after Hydra has returned: it would print an error of its own above ours
     planned: list[tuple[list[str], Path]] = []
-    swept = False
+    swept = verbose = False
 
     def job(cfg: DictConfig) -> None:
-        nonlocal swept
+        nonlocal swept, verbose
         state = HydraConfig.get()
-        show_logs(bool(state.verbose))
+        verbose = bool(state.verbose)
         swept = state.mode == RunMode.MULTIRUN
         if swept:
             from fl_app.cli.sweep import check_launch
@@ -97,18 +97,20 @@ def _run_hydra(arguments: list[str], overrides: list[str], searched: list[str], 
     sys.argv[1:] = arguments
     hydra.main(config_path=str(CONF_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
     if planned and not swept:
-        _run(*planned[0])
+        _run(*planned[0], verbose=verbose)
     elif planned:
         from fl_app.cli.sweep import run_cells
 
+        show_logs(verbose)
         keys = [key_of(override) for override in overrides]
         run_cells(planned, named="experiment" in keys or "hydra.sweep.dir" in keys, jobs=jobs)
 
 
-def _run(overrides: list[str], planned: Path) -> None:
+def _run(overrides: list[str], planned: Path, *, verbose: bool) -> None:
     from fl_app.cli.announcement import announce
     from fl_app.experiments.job import run_job
 
+    show_logs(verbose)  # only now: Flower sets its own level when it is imported
     try:
         folder = run_job(overrides, folder=planned)
     finally:

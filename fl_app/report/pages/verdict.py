@@ -47,7 +47,7 @@ def _leak(run: Run) -> str:
     if count:
         best = f"best SSIM {SSIM.show(worst_score(SSIM, attacks))}"
         noun = "picture" if count == 1 else "pictures"
-        still = "still recognises" if run.defense != "none" else "recognises"
+        still = "still recognises" if recognised and run.defense != "none" else "recognises"
         return f"{who} {still} {recognised} of {count} attacked {noun} ({best})"
     result = {
         Outcome.RECOGNISABLE: "reads most of what it looked for",
