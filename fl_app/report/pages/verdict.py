@@ -6,7 +6,7 @@ from fl_app.report.data.formats import format_factor, format_number
 from fl_app.report.data.outcome import THRESHOLDS, Outcome, count_recognised, outcome_of
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import SSIM, worst_score
-from fl_app.report.data.update_kinds import as_sent
+from fl_app.report.data.update_kinds import as_sent, of_update
 from fl_app.report.markup import Html, element
 from fl_app.results import Run
 
@@ -33,7 +33,15 @@ def verdict_sentence(run: Run) -> str:
         *([price] if (price := _price(run)) else []),
         *([sent] if (sent := _bytes(run)) else []),
     ]
+    if _attack_failed_anyway(run):
+        parts.insert(1, "it does not recognise the raw update either, so this says nothing for the defense")
     return "; ".join(parts) + "."
+
+
+def _attack_failed_anyway(run: Run) -> bool:
+    """Return whether the attack is too weak to tell: it fails with and without the defense."""
+    raw, sent = outcome_of(of_update(run, "undefended")), outcome_of(as_sent(run))
+    return raw is sent is Outcome.HIDDEN
 
 
 def _leak(run: Run) -> str:
