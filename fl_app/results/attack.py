@@ -6,6 +6,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,7 +169,7 @@ class Attack(SparseRow):
 
     _folder: Path = PrivateAttr(default=Path())
 
-    @property
+    @cached_property
     def settings_hash(self) -> str:
         """Name of its settings: two entries share it if nothing but the form differs."""
         return hash_settings(self.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fl_app.privacy import ClientLevel
+from fl_app.privacy import ClientNoise
 from fl_app.sketches import random_coordinates
 from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.fl_std import FLStd
@@ -32,7 +32,7 @@ class FLBasic(FLStd):
         share: float,
         server_lr: float = 1.0,
         public: PublicRound | None = None,
-        privacy: ClientLevel | None = None,
+        privacy: ClientNoise | None = None,
         aggregation: SecureAggregation | None = None,
         clients: int | None = None,
         fraction_train: float = 1.0,

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
+from fl_app.report.data.comparison import tell_apart
 from fl_app.results import Attack
 
 _UNKNOWN = "settings not stated"
 
 
-def differing_settings(attack: Attack, attacks: Iterable[Attack]) -> str:
-    """Return the settings of ``attack`` in which others of its name differ, such as `steps=500`; else ''."""
-    namesakes = [_flat(other.settings) for other in attacks if other.name == attack.name]
-    own = _flat(attack.settings)
-    if not own:
-        return _UNKNOWN if any(namesakes) else ""
-    stated = [settings for settings in namesakes if settings]
-    keys = [key for key in own if any(other.get(key) != own[key] for other in stated)]
-    return ", ".join(f"{key}={own[key]}" for key in keys)
+def differing_settings(attacks: Iterable[Attack]) -> Callable[[Attack], str]:
+    """Return a function from an attack to its settings that others of its name do not share.
 
+    Such as `steps=500`; an empty text if there are none.
+    """
+    kinds = {(attack.name, attack.settings_hash): attack for attack in attacks}
+    stated = {kind: attack for kind, attack in kinds.items() if attack.settings}
+    # the form is named elsewhere
+    shown = [{k: v for k, v in attack.settings.items() if k != "adaptive"} for attack in stated.values()]
+    apart = dict(zip(stated, tell_apart((name for name, _ in stated), shown), strict=True))
+    names = {name for name, _ in stated}
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the leaves by their dotted keys; the form is named elsewhere."""
-    leaves: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            leaves |= _flat(value, f"{prefix}{key}.")
-        elif f"{prefix}{key}" != "adaptive":
-            leaves[f"{prefix}{key}"] = json.dumps(value, default=str).strip('"')
-    return leaves
+    def words(attack: Attack) -> str:
+        if not attack.settings:
+            return _UNKNOWN if attack.name in names else ""
+        found = apart[attack.name, attack.settings_hash]
+        return ", ".join(f"{key}={value}" for key, value in found.items())
+
+    return words

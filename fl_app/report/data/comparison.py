@@ -174,15 +174,18 @@ def without_seed(config: object) -> object:
 
 def tell_apart(names: Iterable[Hashable], configs: Iterable[object]) -> list[dict[str, str]]:
     """Return for each config the settings, by their paths, in which those of the same name differ."""
-    called = list(names)
-    flat = [_leaves(config) for config in configs]
-    found = []
-    for mine, name in zip(flat, called, strict=True):
-        alike = [other for other, its_name in zip(flat, called, strict=True) if its_name == name]
-        keys = sorted({key for other in alike for key in other})
-        varying = [key for key in keys if len({other.get(key) for other in alike}) > 1]
-        found.append({key: mine.get(key, DASH) for key in varying})
-    return found
+    named = [(name, _leaves(config)) for name, config in zip(names, configs, strict=True)]
+    alike: dict[Hashable, list[dict[str, str]]] = {}
+    for name, leaves in named:
+        alike.setdefault(name, []).append(leaves)
+    varying = {name: _varying(group) for name, group in alike.items()}
+    return [{key: leaves.get(key, DASH) for key in varying[name]} for name, leaves in named]
+
+
+def _varying(group: list[dict[str, str]]) -> list[str]:
+    """Return the keys whose values differ within a group, in order."""
+    keys = sorted({key for leaves in group for key in leaves})
+    return [key for key in keys if len({leaves.get(key) for leaves in group}) > 1]
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:

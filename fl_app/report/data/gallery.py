@@ -60,7 +60,8 @@ def gallery_rows(run: Run) -> list[GalleryRow]:
     compared = (of_update(run, "undefended"), as_sent(run))
     worst = {_spot(found) for attacks in compared if (found := closest_image(attacks))}
     ordered = sorted(cases.values(), key=lambda case: (not _is_sum(case[0]), _leaked_most(case)))
-    return [row for case in ordered for row in _case_rows(run, case, worst)]
+    settings_of = differing_settings(run.attacks)
+    return [row for case in ordered for row in _case_rows(run, case, worst, settings_of(case[0]))]
 
 
 def gallery_blocks(rows: Iterable[GalleryRow]) -> list[list[GalleryRow]]:
@@ -132,7 +133,7 @@ def _spot(found: tuple[Attack, int]) -> tuple[int, int]:
     return id(found[0]), found[1]
 
 
-def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> list[GalleryRow]:
+def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]], settings: str) -> list[GalleryRow]:
     originals = next((tiles for attack in case if (tiles := read_tiles(attack.file("truth")))), [])
     strips = [(attack, read_tiles(attack.file("images"))) for attack in case]
     count = len(originals) or max((len(tiles) for _, tiles in strips), default=0)
@@ -146,7 +147,7 @@ def _case_rows(run: Run, case: list[Attack], worst: set[tuple[int, int]]) -> lis
                 outcome=grade_picture(attack, position),
                 worst=(id(attack), position) in worst,
             )
-        title = _title(run, case[0], position, count)
+        title = _title(case[0], settings, position, count)
         rows.append(GalleryRow(title, _tile(originals, position), shots, of_sum=_is_sum(case[0])))
     return rows
 
@@ -162,8 +163,7 @@ def _free_name(name: str, taken: dict[str, Shot]) -> str:
     return f"{name} #{repeats + 1}" if repeats else name
 
 
-def _title(run: Run, attack: Attack, position: int, count: int) -> str:
-    settings = differing_settings(attack, run.attacks)
+def _title(attack: Attack, settings: str, position: int, count: int) -> str:
     parts = [attack.name, *([settings] if settings else [])]
     parts += [] if attack.round is None else [f"round {attack.round}"]
     parts += [f"{attack.summed or 'all'} clients"] if _is_sum(attack) else []

@@ -39,12 +39,13 @@ def attack_section(run: Run) -> list[Child]:
     attacks = run.comparisons
     with_images = any(one.file("images") or worst_score(PSNR, [one]) is not None for one in attacks)
     shown = METRICS if with_images else ()
+    settings_of = differing_settings(run.attacks)
     others = list(dict.fromkeys(name for attack in attacks for name in attack.others))
     header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
     header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
         [
-            _name_cell(run, attack),
+            _name_cell(run, attack, settings_of(attack)),
             element("span", update_words(run, attack), class_="phrase"),
             *(_score_cell(metric, attack) for metric in shown),
             _label_cell(attack),
@@ -79,11 +80,11 @@ def attack_section(run: Run) -> list[Child]:
     ]
 
 
-def _name_cell(run: Run, attack: Attack) -> Child:
+def _name_cell(run: Run, attack: Attack, settings: str) -> Child:
     name = attack.name
     if attack.adaptive:
         name += f" (adaptive{', under-tuned' if _is_behind(run, attack) else ''})"
-    if settings := differing_settings(attack, run.attacks):
+    if settings:
         return [name, element("small", f" {settings}", data_fact="attack-settings")]
     return name
 
