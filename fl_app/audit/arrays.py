@@ -133,7 +133,10 @@ def _fitting(
 
 
 def _equal(array: np.ndarray, tensor: Tensor, factor: float) -> bool:
-    given, own = np.asarray(array, dtype=np.float64).ravel(), factor * tensor.detach().double().numpy().ravel()
+    given, own = (
+        np.asarray(array, dtype=np.float64).ravel(),
+        factor * tensor.detach().double().numpy().ravel(),
+    )
     rounding = _HALF if array.dtype.itemsize == 2 else _CLOSE
     scale = np.abs(own).max(initial=0.0)
     return bool(np.abs(given - own).max(initial=0.0) <= rounding * scale)
@@ -158,4 +161,6 @@ def _weight(names: Mapping[Name, str], state: State) -> int:
 
 def _common_ending(first: str, second: str) -> int:
     ours, theirs = first.split(".")[::-1], second.split(".")[::-1]
-    return next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+    )

@@ -33,7 +33,12 @@ class AuditedClient(ClientApp):
     """The app's client app with mods around it; keeps every exchange."""
 
     def __init__(
-        self, app: ClientApp, mods: Sequence[Mod], traffic: Traffic, probe: Probe, seed: int,
+        self,
+        app: ClientApp,
+        mods: Sequence[Mod],
+        traffic: Traffic,
+        probe: Probe,
+        seed: int,
         advance: Callable[[int, int, str], None],
     ) -> None:
         super().__init__()
@@ -59,9 +64,7 @@ class AuditedClient(ClientApp):
             self._probe.begin()
             reply = answer(self._app, self._mods, message, context, seed)
             inner = self._probe.end()
-            exchange = Exchange(
-                order, copy_message(reply), before, inner, seed, max(1, self._round), client
-            )
+            exchange = Exchange(order, copy_message(reply), before, inner, seed, max(1, self._round), client)
             self._traffic.exchanges.append(exchange)
             self._advance(exchange.round, client, exchange.kind)
             return reply

@@ -52,12 +52,18 @@ class Scale:
 def batch_of(step: Step) -> Batch | None:
     """Return the samples of a step's first call of a model; None if it has none."""
     inputs = next(
-        (found for entry in step.entries if isinstance(entry, Call) and (found := _inputs(entry)) is not None),
+        (
+            found
+            for entry in step.entries
+            if isinstance(entry, Call) and (found := _inputs(entry)) is not None
+        ),
         None,
     )
     if inputs is None:
         return None
-    labels = next((found for entry in step.entries if (found := _labels(entry, len(inputs))) is not None), None)
+    labels = next(
+        (found for entry in step.entries if (found := _labels(entry, len(inputs))) is not None), None
+    )
     return Batch(inputs, labels)
 
 
@@ -66,7 +72,9 @@ def as_pictures(inputs: Tensor) -> Tensor:
     return inputs if inputs.ndim == 4 else inputs.flatten(1)[:, None, None, :]
 
 
-def scale_of(batches: Sequence[Batch], normalised: tuple[tuple[float, ...], tuple[float, ...]] | None) -> Scale:
+def scale_of(
+    batches: Sequence[Batch], normalised: tuple[tuple[float, ...], tuple[float, ...]] | None
+) -> Scale:
     """Return the scale of pixels: that of the app's own normalisation, else the range of the samples."""
     inputs = torch.cat([as_pictures(batch.inputs) for batch in batches if batch.inputs.is_floating_point()])
     channels = inputs.shape[1]
@@ -78,7 +86,9 @@ def scale_of(batches: Sequence[Batch], normalised: tuple[tuple[float, ...], tupl
     if _fits(inputs, plain):
         return plain
     low, high = inputs.min().item(), inputs.max().item()
-    return Scale((-low / (high - low),) * channels, (1 / (high - low),) * channels, "range of the client's batch")
+    return Scale(
+        (-low / (high - low),) * channels, (1 / (high - low),) * channels, "range of the client's batch"
+    )
 
 
 def _fits(inputs: Tensor, scale: Scale) -> bool:

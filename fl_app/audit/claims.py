@@ -54,9 +54,7 @@ def check_claims(declared: Declared, traffic: Traffic) -> tuple[list[Claim], lis
     return claims, findings
 
 
-def _local_dp(
-    part: Declaration, traffic: Traffic, rounds: int, claims: list[Claim]
-) -> Iterator[Finding]:
+def _local_dp(part: Declaration, traffic: Traffic, rounds: int, claims: list[Claim]) -> Iterator[Finding]:
     clip, sensitivity, epsilon, delta = (
         float(part.value(name)) for name in ("clipping_norm", "sensitivity", "epsilon", "delta")
     )
@@ -68,7 +66,12 @@ def _local_dp(
             LOCAL_DP,
             part.place,
             {"epsilon": epsilon, "delta": delta, "clipping norm": clip, "sensitivity": sensitivity},
-            {"epsilon of one update": single, "rounds": rounds, "epsilon of all rounds": total, "noise": noise},
+            {
+                "epsilon of one update": single,
+                "rounds": rounds,
+                "epsilon of all rounds": total,
+                "noise": noise,
+            },
         )
     )
     if sensitivity * _SLACK < clip:
@@ -233,7 +236,11 @@ def _sample_level(
             "Opacus PrivacyEngine",
             place,
             {"epsilon": first, "delta": delta, **settings},
-            {"steps of all rounds": sum(n for _, _, n in history), "rounds": rounds, "epsilon of all rounds": total},
+            {
+                "steps of all rounds": sum(n for _, _, n in history),
+                "rounds": rounds,
+                "epsilon of all rounds": total,
+            },
         )
     )
     if worst is not None and worst[1] > _SLACK * worst[0]:
@@ -273,7 +280,9 @@ def _masking(declared: Declared, claims: list[Claim]) -> Iterator[Finding]:
     workflows = declared.of(*SECAGG)
     place = declared.place_of_mods() or (workflows[0].place if workflows else "")
     if masking or workflows:
-        claims.append(Claim("Flower's secure aggregation", place, {"mods": names}, {"bits of a mask's seed": 32}))
+        claims.append(
+            Claim("Flower's secure aggregation", place, {"mods": names}, {"bits of a mask's seed": 32})
+        )
         yield Finding(
             "secure-aggregation-has-a-small-seed",
             "medium",

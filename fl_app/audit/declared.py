@@ -75,7 +75,13 @@ class Declared:
 
     def train_mods(self) -> list[Any]:
         """Return the mods around training, the outermost first."""
-        return [mod for function in ("all", "train") for name, mods, _ in self.mods if name == function for mod in mods]
+        return [
+            mod
+            for function in ("all", "train")
+            for name, mods, _ in self.mods
+            if name == function
+            for mod in mods
+        ]
 
     def place_of_mods(self) -> str:
         """Return where the mods around training are named."""
@@ -90,9 +96,7 @@ class Declared:
 
 
 @contextmanager
-def declarations(
-    root: Path, probe: Probe, nodes: int, rounds: int
-) -> Iterator[Declared]:
+def declarations(root: Path, probe: Probe, nodes: int, rounds: int) -> Iterator[Declared]:
     """Note what an app declares from now on; let it run ``rounds`` rounds at most and wait for no one."""
     declared = Declared(root)
     with ExitStack() as stack:
@@ -145,7 +149,11 @@ def watched_opacus(declared: Declared) -> Iterator[None]:
             _after(stack, engine, name, made)
         _after(stack, engine, "get_epsilon", told)
         _after(stack, DPOptimizer, "__init__", optimised)
-        for accountant in (accountants.RDPAccountant, accountants.PRVAccountant, accountants.GaussianAccountant):
+        for accountant in (
+            accountants.RDPAccountant,
+            accountants.PRVAccountant,
+            accountants.GaussianAccountant,
+        ):
             _after(stack, accountant, "step", stepped)
         yield
 

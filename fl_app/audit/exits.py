@@ -154,13 +154,19 @@ def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Re
     for row, reading in enumerate(seen):
         if reading is not None:
             table[row, : len(reading.values)] = reading.values
-    same = again is not None and seen[0] is not None and np.array_equal(seen[0].values, again.values, equal_nan=True)
+    same = (
+        again is not None
+        and seen[0] is not None
+        and np.array_equal(seen[0].values, again.values, equal_nan=True)
+    )
     changes = same and not np.all((table == table[0]) | (np.isnan(table) & np.isnan(table[0])))
     if not changes:
         return Exit(name, first.kind, size, False, same, 0, 0.0)
     found = _decode(table, bits)
     inputs = SAMPLES * BLOCKS * BLOCKS
-    pixels = {component: (bit, negated) for component, bit, negated in found if bit < inputs and component >= 0}
+    pixels = {
+        component: (bit, negated) for component, bit, negated in found if bit < inputs and component >= 0
+    }
     each = 8.0 if first.text else 64.0 if first.kind not in ("size", "count") else math.log2(len(seen))
     moving = int((~np.all(table == table[0], axis=0)).sum())
     return Exit(name, first.kind, size, True, True, len({bit for _, bit, _ in found}), each * moving, pixels)
@@ -214,7 +220,9 @@ def _beyond_chance(channel: Exit, each: float) -> bool:
 
 
 def _undecoded(channel: Exit) -> Exit:
-    return Exit(channel.name, channel.kind, channel.size, channel.changes, channel.repeats, 0, channel.capacity)
+    return Exit(
+        channel.name, channel.kind, channel.size, channel.changes, channel.repeats, 0, channel.capacity
+    )
 
 
 def _carries_much(channel: Exit) -> bool:

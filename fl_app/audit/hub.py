@@ -30,7 +30,9 @@ def local_hub(data: Mapping[str, Path], change: Change | None = None) -> Iterato
     something that says which data set the app asks for.
     """
     hub = _Hub(data, change)
-    made = {name: module for name, module in hub.modules().items() if data or not _installed(name.split(".")[0])}
+    made = {
+        name: module for name, module in hub.modules().items() if data or not _installed(name.split(".")[0])
+    }
     roots = tuple({name.split(".")[0] for name in made})
     hidden = {
         name: module
@@ -159,7 +161,9 @@ def _part(splits: DatasetDict, split: str) -> Dataset:
     for word in split.split("+"):
         name, bracket, bounds = word.strip().partition("[")
         if name not in splits:
-            raise ValueError(f"the app asks for the split {name!r}; the stand-in data have {', '.join(splits)}")
+            raise ValueError(
+                f"the app asks for the split {name!r}; the stand-in data have {', '.join(splits)}"
+            )
         part = splits[name]
         if bracket:
             begin, _, end = bounds.rstrip("]").partition(":")

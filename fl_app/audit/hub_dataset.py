@@ -164,12 +164,14 @@ class Dataset:
         """Return two parts of the rows."""
         total = len(self)
         if test_size is None:
-            test_size = 0.25 if train_size is None else (
-                1 - train_size if isinstance(train_size, float) else total - train_size
+            test_size = (
+                0.25
+                if train_size is None
+                else (1 - train_size if isinstance(train_size, float) else total - train_size)
             )
         test = int(np.ceil(test_size * total)) if isinstance(test_size, float) else int(test_size)
         order = np.random.default_rng(seed).permutation(total) if shuffle else np.arange(total)
-        first, second = (order[test:], order[:test]) if shuffle else (order[:-test or None], order[-test:])
+        first, second = (order[test:], order[:test]) if shuffle else (order[: -test or None], order[-test:])
         return DatasetDict({"train": self.select(first), "test": self.select(second)})
 
     def filter(self, function: Callable[..., Any], **_: Any) -> Dataset:

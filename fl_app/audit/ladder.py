@@ -26,6 +26,8 @@ CLOSE = 0.02
 _SEARCHED_SAMPLES = 4
 _SHOWN = 8
 _ROUNDING = 1e-6
+_REFUSED = "refused: "
+"""Beginning of an attack's note that its premise does not hold."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,10 @@ def run_attack(
         with track(f"{name}, {sight.situation}", 100) as advance, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             outcome = method(seen, on_step=follow_search(advance))
+        refused = next((note for note in outcome.notes if note.startswith(_REFUSED)), None)
+        if refused is not None:
+            ladder.declined.append(Declined(name, sight.situation, refused.removeprefix(_REFUSED)))
+            return
         ladder.results.append(_scored(name, sight, outcome, time.monotonic() - begun, adaptive))
     except Exception as error:  # a model of any kind: an attack may not fit it
         ladder.declined.append(Declined(name, sight.situation, _one_line(error)))
@@ -166,15 +172,21 @@ def _scored(name: str, sight: Sight, outcome: Any, seconds: float, adaptive: boo
         labels = sight.batch.labels
         assert labels is not None
         scores = get_method("attacks.score.score")(outcome, Truth(sight.batch.inputs, labels))["labels"]
-        return Result(target="labels", score=scores["f1"], measure="F1", details=scores, **shared)
+        guess = _guessed(labels, sight.seen.num_classes or 0)
+        details = {**scores, "guess": guess}
+        return Result(target="labels", score=scores["f1"], measure="F1", details=details, **shared)
     assert sight.scale is not None
     truth = sight.scale.to_unit(as_pictures(sight.batch.inputs))
     if sight.batch.kind == "rows":
         share, shown = _rows_recovered(outcome.images, truth)
-        return Result(target="rows", score=share, measure="share of rows", images=shown, truth=truth, **shared)
+        return Result(
+            target="rows", score=share, measure="share of rows", images=shown, truth=truth, **shared
+        )
     if not len(outcome.images):
         return Result(target="pictures", score=None, measure="SSIM", truth=truth[:_SHOWN], **shared)
-    labels = sight.batch.labels if sight.batch.labels is not None else torch.zeros(len(truth), dtype=torch.long)
+    labels = (
+        sight.batch.labels if sight.batch.labels is not None else torch.zeros(len(truth), dtype=torch.long)
+    )
     told = Truth(truth, labels)
     scores = get_method("attacks.score.score")(outcome, told)
     ssim = [value for value in scores["ssim"] if value is not None]
@@ -196,6 +208,12 @@ def _scored(name: str, sight: Sight, outcome: Any, seconds: float, adaptive: boo
     )
 
 
+def _guessed(labels: Tensor, classes: int) -> float:
+    """Return the F1 of naming all classes without looking at the update."""
+    present = len(labels.unique())
+    return 2 * present / (classes + present) if classes else 0.0
+
+
 def _rows_recovered(found: Tensor, truth: Tensor) -> tuple[float, Tensor]:
     """Return the share of true rows that are among the found ones, and the closest of each."""
     if not len(found):
@@ -214,9 +232,15 @@ def _attack_tokens(found: Understanding, batch: Batch, ladder: Ladder) -> None:
         if isinstance(module, nn.Embedding) and f"{path}.weight".lstrip(".") in found.update
     }
     most = int(batch.inputs.max())
-    name = max((n for n in tables if tables[n].num_embeddings > most), key=lambda n: tables[n].num_embeddings, default=None)
+    name = max(
+        (n for n in tables if tables[n].num_embeddings > most),
+        key=lambda n: tables[n].num_embeddings,
+        default=None,
+    )
     if name is None:
-        ladder.declined.append(Declined("embedding_rows", "as sent", "no table of token embeddings is in the update"))
+        ladder.declined.append(
+            Declined("embedding_rows", "as sent", "no table of token embeddings is in the update")
+        )
         return
     rows = found.update[name].double().flatten(1).norm(dim=1)
     told = set(torch.nonzero(rows > _ROUNDING * rows.max()).flatten().tolist())
@@ -232,11 +256,15 @@ def _attack_tokens(found: Understanding, batch: Batch, ladder: Ladder) -> None:
             "F1 of the set of tokens",
             "the model before and after training; nothing else",
             time.monotonic() - begun,
-            notes=(f"{len(told)} of {len(rows)} rows of {name} changed; order and number of tokens are not told",),
+            notes=(
+                f"{len(told)} of {len(rows)} rows of {name} changed; order and number of tokens are not told",
+            ),
             details={"found": len(told), "true": len(true), "right": common},
         )
     )
-    ladder.declined.append(Declined("text_dlg", "as sent", "a search for the order of tokens needs one sentence"))
+    ladder.declined.append(
+        Declined("text_dlg", "as sent", "a search for the order of tokens needs one sentence")
+    )
 
 
 def _sight(found: Understanding, whole: Batch, scale: Scale, classes: int | None) -> Sight:
@@ -278,7 +306,9 @@ def _single(found: Understanding, whole: Batch, scale: Scale, classes: int | Non
     finally:
         torch.set_rng_state(state)
     sent = set(found.update)
-    gradients = {name: g for (model, name), g in player.gradients().items() if model == found.number and name in sent}
+    gradients = {
+        name: g for (model, name), g in player.gradients().items() if model == found.number and name in sent
+    }
     if not gradients or not all(torch.isfinite(g).all() for g in gradients.values()):
         return "one sample gives no finite gradient"
     batch = Batch(whole.inputs[:1], None if whole.labels is None else whole.labels[:1])
@@ -361,7 +391,9 @@ def joined(batches: list[Batch]) -> Batch | None:
         padded = [nn.functional.pad(b.inputs, (0, longest - b.inputs.shape[1])) for b in batches]
         return Batch(torch.cat(padded), None)
     inputs = torch.cat([batch.inputs for batch in batches])
-    labels = None if batches[0].labels is None else torch.cat([b.labels for b in batches if b.labels is not None])
+    labels = (
+        None if batches[0].labels is None else torch.cat([b.labels for b in batches if b.labels is not None])
+    )
     if inputs.ndim < 2:
         return None
     _, first = inputs.flatten(1).unique(dim=0, return_inverse=True)

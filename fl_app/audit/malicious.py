@@ -75,7 +75,9 @@ def _refusal(found: Understanding) -> str:
     return ""
 
 
-def _baited(order: Message, names: Mapping[tuple[str, str], str], planted: Mapping[str, torch.Tensor]) -> Message:
+def _baited(
+    order: Message, names: Mapping[tuple[str, str], str], planted: Mapping[str, torch.Tensor]
+) -> Message:
     """Return an order with planted weights in the form of the honest ones."""
     message = copy_message(order)
     for name, record in order.content.array_records.items():
@@ -83,7 +85,9 @@ def _baited(order: Message, names: Mapping[tuple[str, str], str], planted: Mappi
         for key, array in record.items():
             honest = array.numpy()
             own = names.get((name, key))
-            values = honest if own is None else planted[own].numpy().reshape(honest.shape).astype(honest.dtype)
+            values = (
+                honest if own is None else planted[own].numpy().reshape(honest.shape).astype(honest.dtype)
+            )
             arrays[key] = Array(np.ascontiguousarray(values))
         message.content[name] = ArrayRecord(arrays)
     return message

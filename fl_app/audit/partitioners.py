@@ -45,7 +45,9 @@ class Partitioner:
 
     def cut(self, dataset: Dataset, weights: Sequence[float]) -> Parts:
         """Return consecutive parts of sizes in proportion to ``weights``."""
-        ends = np.cumsum(np.asarray(weights, dtype=float) / np.sum(weights) * len(dataset)).round().astype(int)
+        ends = (
+            np.cumsum(np.asarray(weights, dtype=float) / np.sum(weights) * len(dataset)).round().astype(int)
+        )
         return np.split(np.arange(len(dataset)), ends[:-1])
 
 
@@ -103,7 +105,9 @@ class DirichletPartitioner(ByColumn):
             ends = (np.cumsum(shares)[:-1] * len(rows)).round().astype(int)
             for part, some in zip(parts, np.split(self._generator.permutation(rows), ends), strict=True):
                 part.extend(some.tolist())
-        while (poorest := min(parts, key=len)) is not None and len(poorest) < min(10, len(dataset) // (2 * self._number)):
+        while (poorest := min(parts, key=len)) is not None and len(poorest) < min(
+            10, len(dataset) // (2 * self._number)
+        ):
             poorest.append(max(parts, key=len).pop())
         return [np.array(part) for part in parts]
 
@@ -113,9 +117,7 @@ class PathologicalPartitioner(ByColumn):
 
     def divide(self, dataset: Dataset) -> Parts:
         """Return the rows of each part."""
-        each = self._keywords.get(
-            "num_classes_per_partition", self._arguments[0] if self._arguments else 2
-        )
+        each = self._keywords.get("num_classes_per_partition", self._arguments[0] if self._arguments else 2)
         groups = self.groups(dataset)
         holders: list[list[int]] = [[] for _ in groups]
         for client in range(self._number):

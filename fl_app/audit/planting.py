@@ -39,9 +39,7 @@ class Plant:
     def draw(cls, seed: int) -> Plant:
         """Draw bits at random."""
         generator = np.random.default_rng(seed)
-        return cls(
-            generator.integers(0, 2, (SAMPLES, _INPUT_BITS)), generator.integers(0, 2, SAMPLES)
-        )
+        return cls(generator.integers(0, 2, (SAMPLES, _INPUT_BITS)), generator.integers(0, 2, SAMPLES))
 
     @property
     def bits(self) -> np.ndarray:
@@ -55,7 +53,9 @@ class Plant:
 
     def vector(self, row: int, size: int) -> np.ndarray:
         """Return the pattern of a row as numbers of 0 and 1."""
-        return self.inputs[row % SAMPLES][np.arange(size) * _INPUT_BITS // size if size > _INPUT_BITS else np.arange(size)]
+        return self.inputs[row % SAMPLES][
+            np.arange(size) * _INPUT_BITS // size if size > _INPUT_BITS else np.arange(size)
+        ]
 
     def columns(self, table: Columns) -> Columns:
         """Return a table with planted pictures, numbers and labels."""
@@ -69,7 +69,8 @@ class Plant:
         for i, name in enumerate(numbers):
             low, high = min(table[name]), max(table[name])
             found[name] = [
-                high if self.inputs[row % SAMPLES][i % _INPUT_BITS] else low for row in range(len(table[name]))
+                high if self.inputs[row % SAMPLES][i % _INPUT_BITS] else low
+                for row in range(len(table[name]))
             ]
         if label and table[label]:
             classes = sorted(set(table[label]))
@@ -116,7 +117,9 @@ class Plant:
             if whole and not done["label"]:
                 done["label"] = True
                 value = int(self.labels[row % SAMPLES])
-                return torch.as_tensor(value).to(item.dtype) if isinstance(item, Tensor) else type(item)(value)
+                return (
+                    torch.as_tensor(value).to(item.dtype) if isinstance(item, Tensor) else type(item)(value)
+                )
             return item
 
         if isinstance(sample, dict):

@@ -157,7 +157,13 @@ class Recorder(TorchFunctionMode):
     # -- notes
 
     def _note_call(
-        self, target: Any, args: Any, kwargs: Any, result: Any, generator: Tensor | None, grad: bool = True,
+        self,
+        target: Any,
+        args: Any,
+        kwargs: Any,
+        result: Any,
+        generator: Tensor | None,
+        grad: bool = True,
         modes: tuple[bool, ...] = (),
     ) -> None:
         numbers = []
@@ -295,7 +301,9 @@ def watched_torch() -> Iterator[None]:
     """
     with ExitStack() as stack:
 
-        def replace(owner: Any, name: str, tell: Callable[[Recorder, tuple[Any, ...], dict[str, Any]], None]) -> None:
+        def replace(
+            owner: Any, name: str, tell: Callable[[Recorder, tuple[Any, ...], dict[str, Any]], None]
+        ) -> None:
             original = getattr(owner, name)
 
             @functools.wraps(original)
@@ -314,13 +322,23 @@ def watched_torch() -> Iterator[None]:
             return _current[-1].called(module, original, args, kwargs)
 
         stack.enter_context(patch.object(nn.Module, "__call__", called))
-        for name in ("load_state_dict", "state_dict", "parameters", "named_parameters", "train", "eval", "to"):
+        for name in (
+            "load_state_dict",
+            "state_dict",
+            "parameters",
+            "named_parameters",
+            "train",
+            "eval",
+            "to",
+        ):
             replace(nn.Module, name, lambda recorder, args, _: recorder.know(args[0]))
         for owner in (nn.Module, torch.optim.Optimizer):
             replace(owner, "zero_grad", lambda recorder, *_: recorder.zeroed())
         clip = torch.nn.utils
         replace(clip, "clip_grad_norm_", lambda r, a, k: r.clipped(*_clip(a, k, "max_norm"), by_value=False))
-        replace(clip, "clip_grad_value_", lambda r, a, k: r.clipped(*_clip(a, k, "clip_value"), by_value=True))
+        replace(
+            clip, "clip_grad_value_", lambda r, a, k: r.clipped(*_clip(a, k, "clip_value"), by_value=True)
+        )
         with _normalise(replace):
             handle = register_optimizer_step_pre_hook(
                 lambda optimiser, args, kwargs: _step(optimiser, args, kwargs)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -139,7 +138,9 @@ class _Audit:
                     return recorded.traffic, None
                 ladder = attack_update(found, self._options.attack_seconds, _traces(found))
                 self._attack_as_server(found, recorded, ladder)
-            scores = [r.score or 0.0 for r in ladder.results if r.situation != "one sample" and r.target != "labels"]
+            scores = [
+                r.score or 0.0 for r in ladder.results if r.situation != "one sample" and r.target != "labels"
+            ]
             return recorded.traffic, max(scores, default=None)
 
         return compare(defenses, run)
@@ -152,15 +153,17 @@ class _Audit:
         with ExitStack() as stack:
             stack.enter_context(local_hub(options.data))
             stack.enter_context(watched_torch())
-            declared = stack.enter_context(
-                declarations(self._app.root, probe, self._nodes, options.rounds)
-            )
+            declared = stack.enter_context(declarations(self._app.root, probe, self._nodes, options.rounds))
             server, client = stack.enter_context(fresh_app(self._app))
             stack.enter_context(watched_opacus(declared))
             recorder = _Recording(client, declared, tapes, traffic)
             bar = stack.enter_context(track(f"{options.rounds} rounds of the app", options.rounds))
             audited = AuditedClient(
-                recorder, mods, traffic, probe, options.seed,
+                recorder,
+                mods,
+                traffic,
+                probe,
+                options.seed,
                 lambda number, who, kind: bar(number - 1, f"client {who}: {kind}"),
             )
             audited.limit = options.rounds
@@ -216,7 +219,12 @@ class _Audit:
         places: set[str] = set()
         if not known and orders:
             # without a model, the arrays of the first record with arrays are taken for the update
-            update = {p for e in orders for n, r in e.reply.content.array_records.items() for p in [(n, k) for k in r]}
+            update = {
+                p
+                for e in orders
+                for n, r in e.reply.content.array_records.items()
+                for p in [(n, k) for k in r]
+            }
         again: dict[str, Reading] = {}
         with track("planted bits", options.planted_runs + 1) as advance:
             for number in range(options.planted_runs):
@@ -238,7 +246,9 @@ class _Audit:
         report = measure_exits(readings, np.array(bits), again, sorted(places))
         return report, []
 
-    def _planted(self, orders: Sequence[Exchange], plant: Plant, update: set[tuple[str, str]]) -> dict[str, Reading]:
+    def _planted(
+        self, orders: Sequence[Exchange], plant: Plant, update: set[tuple[str, str]]
+    ) -> dict[str, Reading]:
         """Let one client answer its orders with planted data; the app is imported anew for it."""
         found: dict[str, Reading] = {}
         change = plant.columns if self._options.data else None
@@ -248,7 +258,10 @@ class _Audit:
             _, client = stack.enter_context(fresh_app(self._app))
             for exchange in orders:
                 reply = _safe_answer(
-                    client, self._options.mods, copy_message(exchange.order), replace_context(exchange.context),
+                    client,
+                    self._options.mods,
+                    copy_message(exchange.order),
+                    replace_context(exchange.context),
                     exchange.seed,
                 )
                 found |= read_channels(reply, update)
@@ -389,7 +402,9 @@ def _use_model(tape: Tape, name: str) -> None:
     if not isinstance(made, nn.Module):
         raise ValueError(f"--model: expected that {name} returns a torch module, got {type(made).__name__}")
     for model in tape.models:
-        if {k: v.shape for k, v in made.state_dict().items()} == {k: v.shape for k, v in model.start.state_dict().items()}:
+        if {k: v.shape for k, v in made.state_dict().items()} == {
+            k: v.shape for k, v in model.start.state_dict().items()
+        }:
             made.load_state_dict(model.start.state_dict())
             model.start = made
             return

@@ -27,7 +27,9 @@ def read_tables(place: Path) -> dict[str, Columns]:
         raise ValueError(f"--data: expected a folder or file, got {place}")
     parts = {_SPLITS[child.stem.lower()]: child for child in sorted(place.iterdir()) if _names_split(child)}
     if parts:
-        found = {name: _read_file(part) if part.is_file() else _read_images(part) for name, part in parts.items()}
+        found = {
+            name: _read_file(part) if part.is_file() else _read_images(part) for name, part in parts.items()
+        }
         if "train" not in found:
             raise ValueError(f"--data: {place}: expected a train split, got {', '.join(found)}")
         return found if len(found) > 1 else _split(found["train"])

@@ -83,7 +83,9 @@ def understand(exchange: Exchange, tape: Tape) -> Understanding:
         f"{type(found.model).__name__} with {len(start)} tensors"
     )
     if not meaning.names:
-        return _not(found, "no array of the reply equals a weight, a difference or a gradient of the model", meaning)
+        return _not(
+            found, "no array of the reply equals a weight, a difference or a gradient of the model", meaning
+        )
     found.meaning, found.unknown = meaning, meaning.unknown
     found.order_names = match_order(arrays_of(exchange.order.content), start)
     found.batches = [batch for step in tape.steps if (batch := batch_of(step)) is not None]
@@ -187,7 +189,9 @@ def _sent_update(
     found.update = {n: t.to(parameters[n].dtype) for n, t in update.items() if n in parameters}
 
 
-def _facts(found: Understanding, start: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, object]:
+def _facts(
+    found: Understanding, start: Mapping[str, Tensor], final: Mapping[str, Tensor]
+) -> dict[str, object]:
     assert found.tape is not None and found.meaning is not None and found.model is not None
     tape = found.tape
     parameters = dict(found.model.named_parameters())

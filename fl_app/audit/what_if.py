@@ -64,6 +64,7 @@ def frontier(rows: Sequence[Variant], *, lower_is_better: bool = False) -> list[
         name
         for name, leak, value in known
         if not any(
-            other <= leak and better >= value and (other, better) != (leak, value) for _, other, better in known
+            other <= leak and better >= value and (other, better) != (leak, value)
+            for _, other, better in known
         )
     ]
