@@ -74,13 +74,20 @@ class Recorder(TorchFunctionMode):
         if func is Tensor.backward and args:
             self._note_backward(args[0])
             return func(*args, **named)
-        if not torch.is_grad_enabled() or not self._concerns(args, named):
+        tensors = tensors_in((tuple(args), named)) if torch.is_grad_enabled() else []
+        follows = any(id(tensor) in self._values for tensor in tensors)
+        if not follows and not any(_is_weight(tensor) for tensor in tensors):
             return func(*args, **named)
         generator = torch.get_rng_state() if _may_draw(func) else None
-        before = self._symbols(args, named)
+        # before the call, which may change what it is given; but a weight that is only looked at is not yet used
+        before = self._symbols(args, named) if follows else None
         result = func(*args, **named)
-        if any(tensor.grad_fn is not None for tensor in tensors_in(result)):
-            self._note_call(func, *before, result, generator)
+        made = tensors_in(result)
+        if any(tensor.grad_fn is not None for tensor in made):
+            if before is None and not any(tensor is given for tensor in made for given in tensors):
+                before = self._symbols(args, named)
+            if before is not None:
+                self._note_call(func, *before, result, generator)
         return result
 
     def called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -189,12 +196,6 @@ class Recorder(TorchFunctionMode):
     def _give_up(self, reason: str) -> None:
         self.tape.problems.append(reason)
         self._ended = True
-
-    def _concerns(self, args: Any, kwargs: Any) -> bool:
-        return any(
-            id(tensor) in self._values or (tensor.requires_grad and self._weight(tensor) is not None)
-            for tensor in tensors_in((tuple(args), kwargs))
-        )
 
     def _symbols(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         def leaf(item: Any) -> Any:
@@ -406,6 +407,10 @@ def copied(module: nn.Module) -> nn.Module:
         for table, hooks_before in kept:
             table.clear()
             table.update(hooks_before)
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) and tensor.requires_grad
 
 
 def _may_draw(func: Any) -> bool:

@@ -212,6 +212,8 @@ class _Audit:
     ) -> tuple[ExitReport | None, list[str]]:
         """Let a client answer the same orders with planted bits, several times."""
         options = self._options
+        if not options.planted_runs:
+            return None, ["Exits: switched off"]
         orders = _orders(traffic)
         begun = time.monotonic()
         readings: list[dict[str, Reading]] = []
@@ -350,9 +352,11 @@ def _orders(traffic: Traffic) -> list[Exchange]:
 
 def _traces(found: Understanding) -> tuple[Trace, ...] | None:
     """Return the marks of the app's own defense, if it has one."""
-    if found.noise is not None:
-        return (Trace(noise=found.noise, remark="DP-SGD"),)
-    return (Trace(remark="changed by the app's mods"),) if found.defended else None
+    rate = found.facts.get("learning rate")
+    if found.noise is not None and isinstance(rate, int | float):
+        steps = int(str(found.facts["local steps"]))
+        return (Trace(noise=float(rate) * found.noise * steps**0.5),)
+    return (Trace(noise=found.added),) if found.added else None
 
 
 def _settings(recorded: Recorded) -> dict[str, Any]:

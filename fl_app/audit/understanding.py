@@ -46,6 +46,8 @@ class Understanding:
     exchange: Exchange | None = None
     defended: bool = False
     """Whether mods of the app changed the update before it was sent."""
+    added: float = 0.0
+    """Standard deviation of what the app's mods add to the update."""
     noise: float | None = None
     """Standard deviation of noise in the first step's gradient, if it has noise."""
 
@@ -184,6 +186,10 @@ def _sent_update(
     found.names = {place: names[place] for place in readable}
     visible = Match(meaning.kind, found.names, (), meaning.factor)
     update = visible.update(sent, start)
+    if found.defended:
+        honest = Match(meaning.kind, meaning.names, (), meaning.factor).update(inner, start)
+        off = [(tensor - honest[name]).flatten() for name, tensor in update.items()]
+        found.added = float(torch.cat(off).std()) if off else 0.0
     assert found.model is not None
     parameters = dict(found.model.named_parameters())
     found.update = {n: t.to(parameters[n].dtype) for n, t in update.items() if n in parameters}
