@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fl_app.audit.channels import Reading
 from fl_app.audit.findings import Finding
 from fl_app.audit.planting import BLOCKS, SAMPLES
 
-_CHANCE = 0.05
+_CHANCE = 0.005
 """Largest expected number of agreements by chance at which a single one counts."""
 _MANY_BITS = 8
 _LONG_TEXT = 16
@@ -34,12 +34,17 @@ class Exit:
     """Whether it changes with the data and not by itself."""
     repeats: bool
     """Whether the same data give the same content."""
-    bits: int
-    """Planted bits that can be read off it without knowing the data."""
+    told: tuple[int, ...]
+    """Planted bits that can be read off it without knowing the data, by number."""
     capacity: float
     """Bits that it could carry in one reply."""
     pixels: dict[int, tuple[int, bool]] = field(default_factory=dict)
     """Planted input bit that each component shows, and whether it is negated."""
+
+    @property
+    def bits(self) -> int:
+        """Number of planted bits that can be read off it."""
+        return len(self.told)
 
 
 @dataclass(frozen=True)
@@ -72,27 +77,37 @@ def measure_exits(
     names = list(dict.fromkeys(name for reading in readings for name in reading))
     each = _by_chance(len(readings), bits.shape[1])
     exits = [_exit(name, [r.get(name) for r in readings], bits, again.get(name)) for name in names]
-    kept = [channel if _beyond_chance(channel, each) else _undecoded(channel) for channel in exits]
+    alone = [channel for channel in exits if channel.changes and channel.size == 1]
+    kept = [
+        channel
+        if _beyond_chance(alone if channel.size == 1 else [channel], each)
+        else replace(channel, told=(), pixels={})
+        for channel in exits
+    ]
     return ExitReport(kept, len(readings), list(places), each)
 
 
 def exit_findings(report: ExitReport) -> list[Finding]:
     """Return the findings of exits."""
     findings = []
-    for channel in report.exits:
-        if channel.bits:
-            findings.append(
-                Finding(
-                    "data-in-exit",
-                    "high" if channel.bits >= _MANY_BITS else "medium",
-                    f"The channel “{channel.name}” carries the client's data: {channel.bits} of "
-                    f"{SAMPLES * (BLOCKS * BLOCKS + 1)} planted bits were read off it.",
-                    "",
-                    f"{channel.bits} bits a reply",
-                    "0 bits",
-                )
+    groups = [[c] for c in report.decoded if c.size > 1]
+    groups.append([c for c in report.decoded if c.size == 1])
+    for group in filter(None, groups):
+        bits = len({bit for channel in group for bit in channel.told})
+        name = f"“{group[0].name}”" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+        findings.append(
+            Finding(
+                "data-in-exit",
+                "high" if bits >= _MANY_BITS else "medium",
+                f"The client's data leave by {name}: {bits} of {SAMPLES * (BLOCKS * BLOCKS + 1)} planted bits "
+                "were read off.",
+                "",
+                f"{bits} bits a reply by {name}",
+                "0 bits",
             )
-        elif channel.changes and _carries_much(channel):
+        )
+    for channel in report.exits:
+        if channel.changes and not channel.bits and _carries_much(channel):
             findings.append(
                 Finding(
                     "data-dependent-exit",
@@ -100,7 +115,7 @@ def exit_findings(report: ExitReport) -> list[Finding]:
                     f"The channel “{channel.name}” holds {channel.size} values and changes with the client's "
                     f"data: it could carry {channel.capacity:.0f} bits a reply.",
                     "",
-                    f"up to {channel.capacity:.0f} bits a reply",
+                    f"up to {channel.capacity:.0f} bits a reply by “{channel.name}”",
                     "0 bits",
                 )
             )
@@ -161,7 +176,7 @@ def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Re
     )
     changes = same and not np.all((table == table[0]) | (np.isnan(table) & np.isnan(table[0])))
     if not changes:
-        return Exit(name, first.kind, size, False, same, 0, 0.0)
+        return Exit(name, first.kind, size, False, same, (), 0.0)
     found = _decode(table, bits)
     inputs = SAMPLES * BLOCKS * BLOCKS
     pixels = {
@@ -169,7 +184,9 @@ def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Re
     }
     each = 8.0 if first.text else 64.0 if first.kind not in ("size", "count") else math.log2(len(seen))
     moving = int((~np.all(table == table[0], axis=0)).sum())
-    return Exit(name, first.kind, size, True, True, len({bit for _, bit, _ in found}), each * moving, pixels)
+    return Exit(
+        name, first.kind, size, True, True, tuple(sorted({bit for _, bit, _ in found})), each * moving, pixels
+    )
 
 
 def _decode(table: np.ndarray, bits: np.ndarray) -> list[tuple[int, int, bool]]:
@@ -213,16 +230,10 @@ def _by_chance(runs: int, planted: int) -> float:
     return planted * 2 * max(0, runs - 1) / 2.0**runs
 
 
-def _beyond_chance(channel: Exit, each: float) -> bool:
-    """Say whether a channel agrees with more bits than it would by chance."""
-    expected = each * channel.size
-    return expected < _CHANCE or channel.bits > 10 * expected + 2
-
-
-def _undecoded(channel: Exit) -> Exit:
-    return Exit(
-        channel.name, channel.kind, channel.size, channel.changes, channel.repeats, 0, channel.capacity
-    )
+def _beyond_chance(channels: Sequence[Exit], each: float) -> bool:
+    """Say whether channels agree with more bits than they would by chance."""
+    expected = each * sum(channel.size for channel in channels)
+    return expected < _CHANCE or sum(channel.bits for channel in channels) > 10 * expected + 2
 
 
 def _carries_much(channel: Exit) -> bool:

@@ -83,6 +83,10 @@ class Sight:
 def attack_update(found: Understanding, seconds: float, traces: tuple[Trace, ...] | None) -> Ladder:
     """Attack a client's update as it was sent, and the update of one of its samples."""
     ladder = Ladder()
+    if not found.update:
+        reason = "the server sees no update of a single client: its arrays are masked or were left out"
+        ladder.declined.append(Declined("all", "as sent", reason))
+        return ladder
     whole = joined(found.batches)
     if whole is None:
         ladder.declined.append(Declined("all", "as sent", "the client's batches have different shapes"))

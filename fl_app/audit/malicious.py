@@ -67,6 +67,8 @@ def attack_as_server(found: Understanding, classes: int | None, call: Call, ladd
 
 
 def _refusal(found: Understanding) -> str:
+    if not found.update:
+        return "the server sees no update of a single client"
     if found.model is None or found.meaning is None or not found.order_names:
         return "the arrays that the server sends are not those of the model, so it cannot plant weights"
     whole = joined(found.batches)

@@ -86,8 +86,12 @@ def _worst(report: AuditReport) -> list[Child]:
             f"{_SITUATIONS[worst.situation]} ({worst.attack}, SSIM {worst.score:.2f}). The attacker knew: "
             f"{worst.granted}.",
         ),
-        element("div", [_pair(worst, i) for i in range(min(4, len(worst.images or [])))], data_fact="worst"),
+        element("div", [_pair(worst, i) for i in range(_number(worst))], data_fact="worst"),
     ]
+
+
+def _number(result: Result) -> int:
+    return 0 if result.images is None else min(4, len(result.images))
 
 
 def _pair(result: Result, row: int) -> Html:

@@ -396,7 +396,7 @@ def copied(module: nn.Module) -> nn.Module:
     for part in module.modules():
         for name in hooks:
             table = getattr(part, name)
-            foreign = {key: hook for key, hook in table.items() if "opacus" in repr(hook)}
+            foreign = [key for key, hook in table.items() if _of_opacus(hook)]
             if foreign:
                 kept.append((table, dict(table)))
                 for key in foreign:
@@ -407,6 +407,11 @@ def copied(module: nn.Module) -> nn.Module:
         for table, hooks_before in kept:
             table.clear()
             table.update(hooks_before)
+
+
+def _of_opacus(hook: Any) -> bool:
+    inside = hook.func if isinstance(hook, functools.partial) else hook
+    return str(getattr(inside, "__module__", "")).startswith("opacus")
 
 
 def _is_weight(tensor: Tensor) -> bool:

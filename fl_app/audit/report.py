@@ -51,7 +51,8 @@ class AuditReport:
         medium = sum(finding.severity == "medium" for finding in self.findings)
         found = f"{high} high and {medium} medium findings" if high or medium else "no high or medium finding"
         if self.grade is None:
-            return f"{self.app} gets no grade, because it was not understood: {self.reason}; {found}."
+            why = self.reason if self.understood else f"it was not understood: {self.reason}"
+            return f"{self.app} gets no grade, because {why}; {found}."
         return f"{self.app} gets the grade {self.grade.letter}: {self.grade.meaning}; {found}."
 
     def as_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import random
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -62,15 +63,20 @@ def fresh_app(app: AppFolder) -> Iterator[tuple[ServerApp, ClientApp]]:
 
 @contextmanager
 def captured_output(log: TextIO) -> Iterator[None]:
-    """Write to ``log`` what the app prints."""
-    logger = logging.getLogger("flwr")
-    handler, before = logging.StreamHandler(log), logger.handlers[:]
-    logger.handlers[:] = [handler]
+    """Write to ``log`` what the app prints and logs; its warnings and progress bars are dropped."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    flower, root = logging.getLogger("flwr"), logging.getLogger()
+    before, propagated = (flower.handlers[:], root.handlers[:]), flower.propagate
+    handler = logging.StreamHandler(log)
+    flower.handlers[:] = root.handlers[:] = [handler]
+    flower.propagate = False
     try:
-        with redirect_stdout(log):
+        with redirect_stdout(log), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
-        logger.handlers[:] = before
+        flower.handlers[:], root.handlers[:] = before
+        flower.propagate = propagated
 
 
 def reproducible(seed: int) -> None:

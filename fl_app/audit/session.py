@@ -107,7 +107,9 @@ class _Audit:
             findings += exit_findings(exits)
             picture = self._picture(exits, recorded.traffic, update)
         findings = sorted_findings(findings)
-        grade = grade_of(ladder.results, findings) if found.proven else None
+        if found.proven and found.update and not ladder.results:
+            found.reason = "no attack of this audit fits its model"
+        grade = None if found.reason else grade_of(ladder.results, findings)
         return AuditReport(
             app=self._app.root.name,
             rounds=len(recorded.traffic.cohorts()),
@@ -186,8 +188,12 @@ class _Audit:
                 f"the app trained no client in {self._options.rounds} rounds "
                 f"(messages: {', '.join(kinds) or 'none'}){said}"
             )
-        first = trained[0]
-        tape = recorded.tapes.get(traffic.exchanges.index(first), Tape())
+        number = next(
+            (i for i, tape in recorded.tapes.items() if tape.steps), traffic.exchanges.index(trained[0])
+        )
+        first, tape = traffic.exchanges[number], recorded.tapes.get(number, Tape())
+        if first.failed:
+            raise ValueError(f"the first client that trained failed: {first.reply.error.reason}")
         if self._options.model is not None:
             _use_model(tape, self._options.model)
         found = understand(first, tape)
@@ -287,8 +293,10 @@ class _Recording(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         self._declared.begin()
-        # one tape is enough, and tapes hold all batches
-        if self._tapes or not message.metadata.message_type.startswith("train"):
+        # one tape with steps is enough, and tapes hold all batches
+        if any(tape.steps for tape in self._tapes.values()) or not message.metadata.message_type.startswith(
+            "train"
+        ):
             return self._app(message, context)
         with recording() as recorder:
             reply = self._app(message, context)

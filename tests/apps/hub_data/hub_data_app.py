@@ -50,4 +50,6 @@ def train(msg, context):
 @server.main()
 def main(grid, context):
     assert len(load_dataset("someone/scans", split="test"))
-    FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=2)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=2
+    )

@@ -34,4 +34,6 @@ def train(msg, context):
 
 @server.main()
 def main(grid, context):
-    FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=20)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=20
+    )

@@ -48,4 +48,6 @@ def train(msg, context):
 
 @server.main()
 def main(grid, context):
-    FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=3)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=3
+    )

@@ -38,4 +38,6 @@ def train(msg, context):
 
 @server.main()
 def main(grid, context):
-    FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=3)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=3
+    )
