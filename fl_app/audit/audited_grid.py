@@ -42,7 +42,7 @@ class AuditedClient(ClientApp):
         advance: Callable[[int, int, str], None],
     ) -> None:
         super().__init__()
-        self._app, self._mods, self._traffic, self._probe = app, tuple(mods), traffic, probe
+        self._app, self._around, self._traffic, self._probe = app, tuple(mods), traffic, probe
         self._seed, self._advance = seed, advance
         self._lock, self._round = threading.RLock(), 0
         self.limit: int | None = None
@@ -62,7 +62,7 @@ class AuditedClient(ClientApp):
             before = _copy_context(context)
             order = copy_message(message)
             self._probe.begin()
-            reply = answer(self._app, self._mods, message, context, seed)
+            reply = answer(self._app, self._around, message, context, seed)
             inner = self._probe.end()
             exchange = Exchange(order, copy_message(reply), before, inner, seed, max(1, self._round), client)
             self._traffic.exchanges.append(exchange)

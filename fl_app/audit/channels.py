@@ -31,7 +31,7 @@ def read_channels(reply: Message, update: Collection[Name] = ()) -> dict[str, Re
     """Return the readings of a reply by the channel's name; arrays of the ``update`` are left out."""
     kind = reply.metadata.message_type.partition(".")[0]
     if reply.has_error():
-        return {f"{kind}: error": Reading("error", _bytes(reply.error.reason), text=True)}
+        return {f"{kind}: error": Reading("error", _bytes(str(reply.error.reason)), text=True)}
     content = reply.content
     found: dict[str, Reading] = {}
     for name, record in content.metric_records.items():

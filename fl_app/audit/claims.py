@@ -78,8 +78,8 @@ def _local_dp(part: Declaration, traffic: Traffic, rounds: int, claims: list[Cla
         yield Finding(
             "sensitivity-is-not-the-clipping-norm",
             "high",
-            f"LocalDpMod clips to {clip:g} and scales its noise for a sensitivity of {sensitivity:g}: one update "
-            f"has an epsilon of {single:.3g}, not {epsilon:g}.",
+            f"LocalDpMod clips to {clip:g} and scales its noise for a sensitivity of {sensitivity:g}: one "
+            f"update has an epsilon of {single:.3g}, not {epsilon:g}.",
             part.place,
             f"sensitivity={sensitivity:g}",
             f"sensitivity={clip:g}",
@@ -148,8 +148,8 @@ def _wrapper(
         yield Finding(
             "cohort-is-not-as-declared",
             "high" if stated > cohort else "low",
-            f"{part.kind} is told {stated} sampled clients, and a round has {cohort}: the noise multiplier is "
-            f"{multiplier * scale:.3g}, not {multiplier:g}.",
+            f"{part.kind} is told {stated} sampled clients, and a round has {cohort}: the noise multiplier "
+            f"is {multiplier * scale:.3g}, not {multiplier:g}.",
             part.place,
             f"num_sampled_clients={stated}",
             f"num_sampled_clients={cohort}",
@@ -158,7 +158,7 @@ def _wrapper(
         yield Finding(
             "weighted-mean-under-dp",
             "high" if unequal > 2 else "medium",
-            f"The mean is weighted by the clients' own sample counts: the heaviest client counts {unequal:.3g} "
+            f"The mean is weighted by the clients' own sample counts: the heaviest counts {unequal:.3g} "
             "times as much as the noise assumes.",
             part.place,
             "weights as the clients state them",
@@ -170,7 +170,7 @@ def _wrapper(
         yield Finding(
             "epsilon-is-large",
             "medium",
-            f"The noise of {part.kind} gives an epsilon of {total:.3g} (delta {delta:g}) over {rounds} rounds.",
+            f"The noise of {part.kind} gives an epsilon of {total:.3g} (delta {delta:g}) in {rounds} rounds.",
             part.place,
             f"noise_multiplier={multiplier:g}",
             f"epsilon={total:.4g}",
@@ -296,8 +296,8 @@ def _masking(declared: Declared, claims: list[Claim]) -> Iterator[Finding]:
             yield Finding(
                 "update-sent-before-clipping",
                 "high",
-                f"{names[clipping]} stands outside {names[masking[0]]}: it sees masked numbers and clips those, "
-                "not the update.",
+                f"{names[clipping]} stands outside {names[masking[0]]}: it sees masked numbers and clips "
+                "those, not the update.",
                 place,
                 ", ".join(names),
                 f"{names[masking[0]]} first",
@@ -316,8 +316,8 @@ def _integers(declared: Declared, traffic: Traffic) -> Iterator[Finding]:
             yield Finding(
                 "noise-on-integers",
                 "medium",
-                f"Noise is rounded to whole numbers on {len(whole)} arrays such as {whole[0][1]}: where it is "
-                "small, they are sent as they are.",
+                f"Noise is rounded to whole numbers on {len(whole)} arrays such as {whole[0][1]}: where it "
+                "is small, they are sent as they are.",
                 part.place,
                 f"{whole[0][1]}: {arrays_of(exchange.reply.content)[whole[0]].dtype}",
                 "floating point, or left out of the update",

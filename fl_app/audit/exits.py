@@ -99,8 +99,8 @@ def exit_findings(report: ExitReport) -> list[Finding]:
             Finding(
                 "data-in-exit",
                 "high" if bits >= _MANY_BITS else "medium",
-                f"The client's data leave by {name}: {bits} of {SAMPLES * (BLOCKS * BLOCKS + 1)} planted bits "
-                "were read off.",
+                f"The client's data leave by {name}: {bits} of {SAMPLES * (BLOCKS * BLOCKS + 1)} planted "
+                "bits were read off.",
                 "",
                 f"{bits} bits a reply by {name}",
                 "0 bits",

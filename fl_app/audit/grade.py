@@ -40,7 +40,8 @@ def grade_of(results: list[Result], findings: list[Finding]) -> Grade:
         letter = _of_result(result)
         if letter != "A":
             evidence[letter].append(
-                f"{result.attack} ({result.situation}) reads {result.target}: {result.measure} {result.score:.2f}"
+                f"{result.attack} ({result.situation}) reads {result.target}: "
+                f"{result.measure} {result.score:.2f}"
             )
     for finding in findings:
         letter = _of_finding(finding)

@@ -88,7 +88,7 @@ class _Hub:
                 partitioner = self.partitioners[name]
                 if not partitioner.is_dataset_assigned():
                     partitioner.dataset = self.load_split(name)
-                return partitioner.load_partition(partition_id)  # type: ignore[no-any-return]
+                return partitioner.load_partition(partition_id)
 
             def load_split(self, split: str) -> Dataset:
                 """Return all samples of a split."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -279,7 +278,7 @@ def _sight(found: Understanding, whole: Batch, scale: Scale, classes: int | None
     is_delta = not found.is_gradient and isinstance(lr, float | int) and lr > 0
     seen = Observation(
         model=adapted(found.model, whole, classes),
-        update=found.update if not found.is_gradient or is_delta else found.update,
+        update=found.update,
         lr=float(lr) if is_delta else None,  # type: ignore[arg-type]
         local_steps=steps if is_delta else None,
         local_batch_size=settings["batch size"],  # type: ignore[arg-type]
@@ -299,7 +298,8 @@ def _sight(found: Understanding, whole: Batch, scale: Scale, classes: int | None
 
 def _single(found: Understanding, whole: Batch, scale: Scale, classes: int | None) -> Sight | str:
     """Return the gradient of the client's first sample alone, by its own loss."""
-    assert found.tape is not None and found.model is not None
+    assert found.tape is not None
+    assert found.model is not None
     player = Player(found.tape, row=0)
     step = found.tape.steps[0]
     state = torch.get_rng_state()
@@ -327,8 +327,8 @@ def _single(found: Understanding, whole: Batch, scale: Scale, classes: int | Non
         training=found.facts["mode"] == "train",
     )
     granted = (
-        "the gradient of one sample, as a client with a single sample and one local step would send it without "
-        f"any defense; the model; normalisation ({scale.source})"
+        "the gradient of one sample, as a client with a single sample and one local step would send it "
+        f"without any defense; the model; normalisation ({scale.source})"
     )
     return Sight(seen, batch, scale, "one sample", granted)
 
@@ -382,7 +382,7 @@ def _classifier(found: Understanding, batch: Batch) -> int | None:
             scores = scores_of(model(batch.inputs[:2]))
     except Exception:  # a model of any kind
         return None
-    fits = scores.ndim == 2 and math.prod(scores.shape) and int(batch.labels.max()) < scores.shape[1]
+    fits = scores.ndim == 2 and len(scores) > 0 and int(batch.labels.max()) < scores.shape[1]
     return int(scores.shape[1]) if fits else None
 
 

@@ -31,7 +31,9 @@ def attack_as_server(found: Understanding, classes: int | None, call: Call, ladd
     if reason:
         ladder.declined.append(Declined(ATTACK, SITUATION, reason))
         return
-    assert found.model is not None and found.meaning is not None and found.exchange is not None
+    assert found.model is not None
+    assert found.meaning is not None
+    assert found.exchange is not None
     whole = joined(found.batches)
     assert whole is not None
     scale = scale_of(found.batches, found.tape.normalised if found.tape else None)

@@ -95,7 +95,8 @@ def _number(result: Result) -> int:
 
 
 def _pair(result: Result, row: int) -> Html:
-    assert result.images is not None and result.truth is not None
+    assert result.images is not None
+    assert result.truth is not None
     pictures = [
         _img(_array(part[row]), name) for part, name in ((result.truth, "true"), (result.images, "recovered"))
     ]
@@ -162,9 +163,9 @@ def _exits(report: AuditReport) -> list[Child]:
     ]
     text = (
         f"Known black and white patterns were put into the client's data {report.exits.runs} times "
-        f"({', '.join(report.exits.places)}), and everything that left the client beside the update was compared. "
-        "A channel may change with the data, as a loss does; bits that can be read off it without knowing the "
-        "data are a leak."
+        f"({', '.join(report.exits.places)}), and everything that left the client beside the update was "
+        "compared. A channel may change with the data, as a loss does; bits that can be read off "
+        "it without knowing the data are a leak."
     )
     parts: list[Child] = [head, element("p", text)]
     if rows:

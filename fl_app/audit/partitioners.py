@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ class Partitioner:
     """Parts of a data set, computed when the first is asked for."""
 
     def __init__(self, num_partitions: int, **_: Any) -> None:
-        self._number, self._parts = int(num_partitions), None
+        self._number = int(num_partitions)
+        self._parts: Parts | None = None
         self.dataset: Dataset | None = None
 
     @property
@@ -33,7 +33,7 @@ class Partitioner:
         if self.dataset is None:
             raise AttributeError("a partitioner needs a data set: assign one to `dataset`")
         if self._parts is None:
-            self._parts: Parts | None = self.divide(self.dataset)
+            self._parts = self.divide(self.dataset)
         if not 0 <= partition_id < len(self._parts):
             raise ValueError(f"partition {partition_id} of {len(self._parts)} was asked for")
         return self.dataset.select(self._parts[partition_id])
@@ -43,11 +43,9 @@ class Partitioner:
         rows = np.arange(len(dataset))
         return [rows[client :: self._number] for client in range(self._number)]
 
-    def cut(self, dataset: Dataset, weights: Sequence[float]) -> Parts:
+    def cut(self, dataset: Dataset, weights: np.ndarray) -> Parts:
         """Return consecutive parts of sizes in proportion to ``weights``."""
-        ends = (
-            np.cumsum(np.asarray(weights, dtype=float) / np.sum(weights) * len(dataset)).round().astype(int)
-        )
+        ends = np.cumsum(weights / weights.sum() * len(dataset)).round().astype(int)
         return np.split(np.arange(len(dataset)), ends[:-1])
 
 

@@ -79,7 +79,7 @@ class Recorder(TorchFunctionMode):
         if not follows and not any(_is_weight(tensor) for tensor in tensors):
             return func(*args, **named)
         generator = torch.get_rng_state() if _may_draw(func) else None
-        # before the call, which may change what it is given; but a weight that is only looked at is not yet used
+        # before the call, which may change what it is given; a weight that is only looked at is not yet used
         before = self._symbols(args, named) if follows else None
         result = func(*args, **named)
         made = tensors_in(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -171,10 +171,8 @@ class _Audit:
             audited.limit = options.rounds
             grid = AuditedGrid(audited, self._nodes, self._config)
             context = Context(1, 0, {}, RecordDict(), dict(self._config))
-            try:
+            with suppress(EnoughRounds):
                 server(grid, context)
-            except EnoughRounds:
-                pass
             yield Recorded(traffic, tapes, declared, client)
 
     def _understand(self, recorded: Recorded) -> Understanding:

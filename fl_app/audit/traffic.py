@@ -60,4 +60,4 @@ class Traffic:
 
     def errors(self) -> list[str]:
         """Return what the clients' errors say, each once."""
-        return list(dict.fromkeys(e.reply.error.reason for e in self.exchanges if e.failed))
+        return list(dict.fromkeys(str(e.reply.error.reason) for e in self.exchanges if e.failed))

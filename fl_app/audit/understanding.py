@@ -158,8 +158,8 @@ def _by_noise(found: Understanding) -> None:
     measured, stated = float(residual.std()), sigma * clip / expected
     found.noise = measured
     found.tried.append(
-        f"clipped the gradients of {len(batch.inputs)} single samples to {clip:g}: the rest of the first step "
-        f"has a standard deviation of {measured:.3g}; the noise stated by the app has {stated:.3g}"
+        f"clipped the gradients of {len(batch.inputs)} single samples to {clip:g}: the rest of the first "
+        f"step has a standard deviation of {measured:.3g}; the noise stated by the app has {stated:.3g}"
     )
     # the deviation of n draws is itself known to one part in √(2n)
     allowed = 0.02 + 4 / (2 * len(residual)) ** 0.5
@@ -200,7 +200,9 @@ def _sent_update(
 def _facts(
     found: Understanding, start: Mapping[str, Tensor], final: Mapping[str, Tensor]
 ) -> dict[str, object]:
-    assert found.tape is not None and found.meaning is not None and found.model is not None
+    assert found.tape is not None
+    assert found.meaning is not None
+    assert found.model is not None
     tape = found.tape
     parameters = dict(found.model.named_parameters())
     changed = [n for n in parameters if not torch.equal(start[n], final[n])]

@@ -26,7 +26,7 @@ class Variant:
 
 
 def app_metric(traffic: Traffic) -> tuple[str, float | None]:
-    """Return the app's own measure of the last round: the mean over the clients of the first that it sends."""
+    """Return the app's own measure of the last round: its name, and the mean over the clients."""
     exchanges = traffic.of("evaluate") or traffic.of("train")
     last = max((exchange.round for exchange in exchanges), default=0)
     values: dict[str, list[float]] = {}
@@ -37,9 +37,9 @@ def app_metric(traffic: Traffic) -> tuple[str, float | None]:
                     if isinstance(value, int | float):
                         values.setdefault(key, []).append(float(value))
     for wanted in (*_SCORES, *_LOSSES):
-        key = next((key for key in values if wanted in key.lower()), None)
-        if key is not None:
-            return key, sum(values[key]) / len(values[key])
+        for key in values:
+            if wanted in key.lower():
+                return key, sum(values[key]) / len(values[key])
     return "", None
 
 

@@ -35,5 +35,5 @@ def attack() -> None:
 
 
 def audit() -> None:
-    """Run ``fl-app-audit --app FOLDER``: what any Flower app leaks, and whether its privacy claims are true."""
+    """Run ``fl-app-audit --app FOLDER``: the leak and the claims of any Flower app."""
     run_command("fl-app-audit", "fl_app.cli.audit")
