@@ -40,8 +40,10 @@ class AuditOptions:
             raise ValueError(f"--rounds: must be at least 1, got {self.rounds}")
         if self.supernodes is not None and self.supernodes < 1:
             raise ValueError(f"--supernodes: must be at least 1, got {self.supernodes}")
-        if self.backend not in ("inline", "ray"):
-            raise ValueError(f"--backend: expected inline or ray, got {self.backend!r}")
+        if self.backend != "inline":
+            raise ValueError(
+                f"--backend: expected inline, got {self.backend!r}; clients in other processes cannot be watched"
+            )
         if not self.attack_seconds > 0:
             raise ValueError(f"--attack-seconds: must be above 0, got {self.attack_seconds}")
 

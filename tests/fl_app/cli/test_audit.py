@@ -44,7 +44,13 @@ def test_an_app_without_findings_passes(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--data", "nonsense"), ("--data", "a=/nowhere/at/all"), ("--rounds", "0"), ("--model", "nonsense")],
+    [
+        ("--data", "nonsense"),
+        ("--data", "a=/nowhere/at/all"),
+        ("--rounds", "0"),
+        ("--model", "nonsense"),
+        ("--backend", "ray"),
+    ],
 )
 def test_wrong_arguments_are_refused(tmp_path, arguments):
     with pytest.raises(ValueError, match=arguments[0].lstrip("-")):
