@@ -156,8 +156,9 @@ def hidden_picture(channels: Sequence[Exit], contents: Mapping[str, Reading]) ->
         return None
     picture = canvas[row]
     low, high = np.nanmin(picture), np.nanmax(picture)
-    scaled = (picture - low) / (high - low) if high > low else np.zeros_like(picture)
-    return np.nan_to_num(scaled).reshape(BLOCKS, BLOCKS)
+    scaled: np.ndarray = (picture - low) / (high - low) if high > low else np.zeros_like(picture)
+    scaled[np.isnan(scaled)] = 0.0
+    return scaled.reshape(BLOCKS, BLOCKS)
 
 
 def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Reading | None) -> Exit:

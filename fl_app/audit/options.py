@@ -41,9 +41,7 @@ class AuditOptions:
         if self.supernodes is not None and self.supernodes < 1:
             raise ValueError(f"--supernodes: must be at least 1, got {self.supernodes}")
         if self.backend != "inline":
-            raise ValueError(
-                f"--backend: expected inline, got {self.backend!r}; clients in other processes cannot be watched"
-            )
+            raise ValueError(f"--backend: expected inline, got {self.backend!r}: others are not watched")
         if not self.attack_seconds > 0:
             raise ValueError(f"--attack-seconds: must be above 0, got {self.attack_seconds}")
 

@@ -49,13 +49,14 @@ class Plant:
     def picture(self, row: int, height: int, width: int) -> np.ndarray:
         """Return the pattern of a row as a picture of 0 and 1."""
         bits = self.inputs[row % SAMPLES].reshape(BLOCKS, BLOCKS)
-        return bits[np.arange(height) * BLOCKS // height][:, np.arange(width) * BLOCKS // width]
+        found: np.ndarray = bits[np.arange(height) * BLOCKS // height][:, np.arange(width) * BLOCKS // width]
+        return found
 
     def vector(self, row: int, size: int) -> np.ndarray:
         """Return the pattern of a row as numbers of 0 and 1."""
-        return self.inputs[row % SAMPLES][
-            np.arange(size) * _INPUT_BITS // size if size > _INPUT_BITS else np.arange(size)
-        ]
+        places = np.arange(size) * _INPUT_BITS // max(size, _INPUT_BITS)
+        found: np.ndarray = self.inputs[row % SAMPLES][places]
+        return found
 
     def columns(self, table: Columns) -> Columns:
         """Return a table with planted pictures, numbers and labels."""
@@ -75,10 +76,7 @@ class Plant:
         if label and table[label]:
             classes = sorted(set(table[label]))
             if 2 <= len(classes) <= max(2, len(table[label]) // 2):
-                found[label] = [
-                    classes[self.labels[row % SAMPLES]] if row < len(table[label]) else None
-                    for row in range(len(table[label]))
-                ]
+                found[label] = [classes[self.labels[row % SAMPLES]] for row in range(len(table[label]))]
         return found
 
     def _image(self, row: int, picture: Image.Image) -> Image.Image:

@@ -73,7 +73,7 @@ class Recorder(TorchFunctionMode):
             return func(*args, **named)
         if func is Tensor.backward and args:
             self._note_backward(args[0])
-            return func(*args, **named)
+            return func(*args, **named)  # type: ignore[no-untyped-call]
         tensors = tensors_in((tuple(args), named)) if torch.is_grad_enabled() else []
         follows = any(id(tensor) in self._values for tensor in tensors)
         if not follows and not any(_is_weight(tensor) for tensor in tensors):

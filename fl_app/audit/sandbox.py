@@ -50,7 +50,7 @@ def fresh_app(app: AppFolder) -> Iterator[tuple[ServerApp, ClientApp]]:
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     reproducible(0)
     try:
-        yield app.load()
+        yield _loaded(app)
     finally:
         for name in [name for name in sys.modules if name not in modules and _lies_in(name, app.root)]:
             del sys.modules[name]
@@ -95,6 +95,15 @@ def place_of(root: Path) -> str:
             return f"{file.relative_to(root)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _loaded(app: AppFolder) -> tuple[ServerApp, ClientApp]:
+    try:
+        return app.load()
+    except ValueError:
+        raise
+    except Exception as error:  # a stranger's module may raise anything when it is imported
+        raise ValueError(f"the app cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _lies_in(name: str, root: Path) -> bool:

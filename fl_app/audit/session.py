@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 from torch import nn
 
-from fl_app.audit.audited_grid import AuditedClient, AuditedGrid, EnoughRounds, answer
+from fl_app.audit.audited_grid import AuditedClient, AuditedGrid, EnoughRounds, QuorumError, answer
 from fl_app.audit.channels import Reading, read_channels
 from fl_app.audit.claims import check_claims
 from fl_app.audit.declared import Declared, declarations, watched_opacus
@@ -29,7 +30,7 @@ from fl_app.audit.malicious import attack_as_server
 from fl_app.audit.options import AuditOptions, Mod
 from fl_app.audit.planting import Plant, planted
 from fl_app.audit.probe import Probe
-from fl_app.audit.recorder import recording, watched_torch
+from fl_app.audit.recorder import copied, recording, watched_torch
 from fl_app.audit.report import AuditReport
 from fl_app.audit.sandbox import captured_output, fresh_app, sandbox
 from fl_app.audit.tape import Tape
@@ -54,6 +55,8 @@ class Recorded:
     """Tape of each exchange, by its number."""
     declared: Declared
     client: ClientApp
+    failure: str
+    """Error with which the server ended; "" if it did not."""
 
 
 def audit_app(
@@ -125,7 +128,7 @@ class _Audit:
             findings=findings,
             grade=grade,
             traffic=_traffic(recorded.traffic),
-            untested=[*untested, *_never_tested()],
+            untested=[*untested, *_failed(recorded), *_never_tested()],
             seconds=0.0,
             picture=picture,
         )
@@ -171,9 +174,10 @@ class _Audit:
             audited.limit = options.rounds
             grid = AuditedGrid(audited, self._nodes, self._config)
             context = Context(1, 0, {}, RecordDict(), dict(self._config))
-            with suppress(EnoughRounds):
-                server(grid, context)
-            yield Recorded(traffic, tapes, declared, client)
+            failure = _run_server(server, grid, context)
+            if failure and not traffic.of("train"):
+                raise ValueError(f"the app's server failed before any client trained: {failure}")
+            yield Recorded(traffic, tapes, declared, client, failure)
 
     def _understand(self, recorded: Recorded) -> Understanding:
         traffic = recorded.traffic
@@ -249,6 +253,8 @@ class _Audit:
                 advance(number + 1, "")
                 if time.monotonic() - begun > options.planted_seconds and number >= 7:
                     break
+        if all(content.kind == "error" for reading in readings for content in reading.values()):
+            return None, ["Exits: with planted data the client fails, so nothing leaves it"]
         report = measure_exits(readings, np.array(bits), again, sorted(places))
         return report, []
 
@@ -306,7 +312,7 @@ class _Recording(ClientApp):
             )
         # weights as they are now: the client may train the same model again
         for model in tape.models:
-            model.live = _frozen(model.live)
+            model.live = copied(model.live)
         self._tapes[len(self._traffic.exchanges)] = tape
         return reply
 
@@ -326,18 +332,10 @@ def _safe_answer(
     client: ClientApp, mods: Sequence[Mod], message: Message, context: Context, seed: int
 ) -> Message:
     """Let a client answer; an exception becomes an error reply, as on the grid."""
-    from flwr.app import Error
-
     try:
         return answer(client, mods, message, context, seed)
     except Exception as error:
         return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
-
-
-def _frozen(module: nn.Module) -> nn.Module:
-    from fl_app.audit.recorder import copied
-
-    return copied(module)
 
 
 def _orders(traffic: Traffic) -> list[Exchange]:
@@ -390,6 +388,25 @@ def _traffic(traffic: Traffic) -> dict[str, Any]:
         "reply bytes": traffic.bytes(),
         "cohorts": traffic.cohorts(),
     }
+
+
+def _run_server(server: ServerApp, grid: AuditedGrid, context: Context) -> str:
+    """Run a server until it ends; return its error in words, "" without one."""
+    try:
+        server(grid, context)
+    except (EnoughRounds, SystemExit):
+        return ""
+    except QuorumError:
+        raise
+    except Exception as error:  # a stranger's server may raise anything
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    return ""
+
+
+def _failed(recorded: Recorded) -> list[str]:
+    if not recorded.failure:
+        return []
+    return [f"What the server does later: it ended with an error ({recorded.failure})"]
 
 
 def _never_tested() -> list[str]:

@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", metavar="MODULE:FACTORY", help="the model, if it is not found")
     parser.add_argument(
-        "--backend", choices=ENGINES, default="inline", help="inline (default) or Flower's Ray"
+        "--backend", choices=ENGINES, default="inline", help="inline: Ray's clients cannot be watched"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("audited"), metavar="FOLDER", help="default: audited"
