@@ -56,7 +56,11 @@ class ExitReport:
     places: list[str]
     chance: float
     """Expected number of planted bits with which one number agrees by chance."""
-    untested: str = ""
+
+    @property
+    def decisive(self) -> bool:
+        """Whether there were enough runs to tell a single bit from chance."""
+        return self.chance < _CHANCE
 
     @property
     def decoded(self) -> list[Exit]:

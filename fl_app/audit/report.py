@@ -61,7 +61,7 @@ class AuditReport:
             "version": __version__,
             "app": self.app,
             "verdict": self.verdict(),
-            "grade": None if self.grade is None else asdict(self.grade),
+            "grade": None if self.grade is None else _plain(asdict(self.grade)),
             "understood": self.understood,
             "reason": self.reason,
             "tried": self.tried,

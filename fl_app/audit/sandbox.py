@@ -11,9 +11,11 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partialmethod
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -64,19 +66,30 @@ def fresh_app(app: AppFolder) -> Iterator[tuple[ServerApp, ClientApp]]:
 @contextmanager
 def captured_output(log: TextIO) -> Iterator[None]:
     """Write to ``log`` what the app prints and logs; its warnings and progress bars are dropped."""
-    os.environ.setdefault("TQDM_DISABLE", "1")
     flower, root = logging.getLogger("flwr"), logging.getLogger()
     before, propagated = (flower.handlers[:], root.handlers[:]), flower.propagate
     handler = logging.StreamHandler(log)
     flower.handlers[:] = root.handlers[:] = [handler]
     flower.propagate = False
     try:
-        with redirect_stdout(log), warnings.catch_warnings():
+        with redirect_stdout(log), warnings.catch_warnings(), _no_bars():
             warnings.simplefilter("ignore")
             yield
     finally:
         flower.handlers[:], root.handlers[:] = before
         flower.propagate = propagated
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Switch off the app's progress bars: this project shows its own."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield
+        return
+    with patch.object(tqdm, "__init__", partialmethod(tqdm.__init__, disable=True)):
+        yield
 
 
 def reproducible(seed: int) -> None:

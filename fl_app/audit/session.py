@@ -55,6 +55,7 @@ class Recorded:
     """Tape of each exchange, by its number."""
     declared: Declared
     client: ClientApp
+    mods: Sequence[Mod]
     failure: str
     """Error with which the server ended; "" if it did not."""
 
@@ -177,7 +178,7 @@ class _Audit:
             failure = _run_server(server, grid, context)
             if failure and not traffic.of("train"):
                 raise ValueError(f"the app's server failed before any client trained: {failure}")
-            yield Recorded(traffic, tapes, declared, client, failure)
+            yield Recorded(traffic, tapes, declared, client, mods, failure)
 
     def _understand(self, recorded: Recorded) -> Understanding:
         traffic = recorded.traffic
@@ -209,7 +210,7 @@ class _Audit:
             context = exchange.context
             fresh = replace_context(context)
             with recording() as recorder:
-                reply = _safe_answer(recorded.client, self._options.mods, message, fresh, exchange.seed)
+                reply = _safe_answer(recorded.client, recorded.mods, message, fresh, exchange.seed)
             return replace(exchange, order=message, reply=reply, inner=None), recorder.finish()
 
         classes = next((r.details.get("classes") for r in ladder.results if "classes" in r.details), None)
@@ -251,11 +252,14 @@ class _Audit:
                 bits.append(plant.bits)
                 places |= plant.places
                 advance(number + 1, "")
-                if time.monotonic() - begun > options.planted_seconds and number >= 7:
+                if time.monotonic() - begun > options.planted_seconds:
                     break
         if all(content.kind == "error" for reading in readings for content in reading.values()):
             return None, ["Exits: with planted data the client fails, so nothing leaves it"]
         report = measure_exits(readings, np.array(bits), again, sorted(places))
+        if not report.decisive:
+            few = f"Exits: {report.runs} repetitions are too few to tell bits from chance; see --planted-runs"
+            return report, [few]
         return report, []
 
     def _planted(

@@ -32,7 +32,9 @@ def app_metric(traffic: Traffic) -> tuple[str, float | None]:
     values: dict[str, list[float]] = {}
     for exchange in exchanges:
         if exchange.round == last:
-            for record in exchange.reply.content.metric_records.values():
+            content = exchange.reply.content
+            # the legacy API keeps metrics in config records
+            for record in (*content.metric_records.values(), *content.config_records.values()):
                 for key, value in record.items():
                     if isinstance(value, int | float):
                         values.setdefault(key, []).append(float(value))
