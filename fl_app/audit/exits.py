@@ -115,7 +115,7 @@ def exit_findings(report: ExitReport) -> list[Finding]:
             findings.append(
                 Finding(
                     "data-dependent-exit",
-                    "high" if channel.kind in ("config", "error") or channel.size >= _LONG_TEXT else "medium",
+                    _severity(channel),
                     f"The channel “{channel.name}” holds {channel.size} values and changes with the client's "
                     f"data: it could carry {channel.capacity:.0f} bits a reply.",
                     "",
@@ -239,6 +239,13 @@ def _beyond_chance(channels: Sequence[Exit], each: float) -> bool:
     """Say whether channels agree with more bits than they would by chance."""
     expected = each * sum(channel.size for channel in channels)
     return expected < _CHANCE or sum(channel.bits for channel in channels) > 10 * expected + 2
+
+
+def _severity(channel: Exit) -> str:
+    """Return how severe a channel is that changes with the data."""
+    if channel.kind == "error":
+        return "low"  # planted data are odd: in honest rounds the client need not fail
+    return "high" if channel.kind == "config" or channel.size >= _LONG_TEXT else "medium"
 
 
 def _carries_much(channel: Exit) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fl_app.audit.options import Mod
 from fl_app.audit.traffic import Traffic
@@ -34,7 +35,8 @@ def app_metric(traffic: Traffic) -> tuple[str, float | None]:
         if exchange.round == last:
             content = exchange.reply.content
             # the legacy API keeps metrics in config records
-            for record in (*content.metric_records.values(), *content.config_records.values()):
+            records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
+            for record in records:
                 for key, value in record.items():
                     if isinstance(value, int | float):
                         values.setdefault(key, []).append(float(value))

@@ -93,3 +93,11 @@ def test_a_picture_is_put_together_from_its_blocks():
     report = measure_exits(seen, bits, seen[0], ["x"])
     shown = hidden_picture(report.decoded, readings([np.arange(64)])[0])
     np.testing.assert_allclose(shown, np.arange(64).reshape(8, 8) / 63)
+
+
+def test_an_error_text_of_planted_data_is_a_low_finding():
+    generator = np.random.default_rng(3)
+    bits = generator.integers(0, 2, (RUNS, 260))
+    seen = readings(generator.integers(0, 256, (RUNS, 40)), "error", True)
+    (finding,) = exit_findings(measure_exits(seen, bits, seen[0], ["x"]))
+    assert finding.severity == "low"
