@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -113,15 +114,19 @@ class Recorder(TorchFunctionMode):
         if not self._depth:
             self._known.setdefault(id(module), module)
 
-    def zeroed(self) -> None:
-        """Note that gradients were deleted."""
+    def zeroed(self, owner: nn.Module | torch.optim.Optimizer) -> None:
+        """Note that the gradients of a model or an optimiser were deleted."""
+        if isinstance(owner, nn.Module):
+            given: list[Any] = list(owner.parameters())
+        else:
+            given = [p for group in getattr(owner, "param_groups", []) for p in group["params"]]
         if not self._ended:
-            self._step.entries.append(Zero())
+            self._step.entries.append(Zero(self._known_weights(given)))
 
-    def clipped(self, most: float, kind: float, *, by_value: bool) -> None:
+    def clipped(self, given: Any, most: float, kind: float, *, by_value: bool) -> None:
         """Note that gradients were clipped."""
         if not self._ended:
-            self._step.entries.append(Clip(float(most), float(kind), by_value))
+            self._step.entries.append(Clip(self._known_weights(given), float(most), float(kind), by_value))
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> None:
         """Note a normalisation of pictures."""
@@ -133,7 +138,7 @@ class Recorder(TorchFunctionMode):
             return
         if not self._step.entries:
             return  # a wrapper and the optimiser inside it call this twice
-        closure = kwargs.get("closure") or (args[0] if args else None)
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)  # after the optimiser itself
         if callable(closure):
             self._give_up(f"{type(optimiser).__name__}.step was given a closure")
             return
@@ -217,6 +222,11 @@ class Recorder(TorchFunctionMode):
             self._give_up(f"the batches of one client take more than {_MOST_BYTES >> 30} GB")
         self._samples[id(tensor)] = tensor, tensor._version, sample
         return sample
+
+    def _known_weights(self, given: Any) -> tuple[Weight, ...]:
+        """Return the weights of recorded models among some parameters; others have no gradients yet."""
+        tensors = [given] if isinstance(given, Tensor) else given
+        return tuple(weight for tensor in tensors if (weight := self._weights.get(id(tensor))) is not None)
 
     def _weight(self, tensor: Tensor) -> Weight | None:
         if isinstance(tensor, nn.Parameter) and id(tensor) not in self._weights:
@@ -323,7 +333,8 @@ def watched_torch() -> Iterator[None]:
             return _current[-1].called(module, original, args, kwargs)
 
         stack.enter_context(patch.object(nn.Module, "__call__", called))
-        for name in (
+        whole = (
+            "__init__",
             "load_state_dict",
             "state_dict",
             "parameters",
@@ -331,15 +342,13 @@ def watched_torch() -> Iterator[None]:
             "train",
             "eval",
             "to",
-        ):
+        )
+        for name in whole:
             replace(nn.Module, name, lambda recorder, args, _: recorder.know(args[0]))
         for owner in (nn.Module, torch.optim.Optimizer):
-            replace(owner, "zero_grad", lambda recorder, *_: recorder.zeroed())
-        clip = torch.nn.utils
-        replace(clip, "clip_grad_norm_", lambda r, a, k: r.clipped(*_clip(a, k, "max_norm"), by_value=False))
-        replace(
-            clip, "clip_grad_value_", lambda r, a, k: r.clipped(*_clip(a, k, "clip_value"), by_value=True)
-        )
+            replace(owner, "zero_grad", lambda recorder, args, _: recorder.zeroed(args[0]))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            stack.enter_context(patch.object(torch.nn.utils, name, _told_of_clipping(name)))
         with _normalise(replace):
             handle = register_optimizer_step_pre_hook(
                 lambda optimiser, args, kwargs: _step(optimiser, args, kwargs)
@@ -372,10 +381,25 @@ def _step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder.stepping(optimiser, args, kwargs)
 
 
-def _clip(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[float, float]:
-    most = kwargs.get(name, args[1] if len(args) > 1 else 1.0)
-    kind = kwargs.get("norm_type", args[2] if len(args) > 2 else 2.0)
-    return float(most), float(kind)
+def _told_of_clipping(name: str) -> Callable[..., Any]:
+    """Return a function of `torch.nn.utils` that tells the recorder what it clips."""
+    original = getattr(torch.nn.utils, name)
+    signature = inspect.signature(original)
+    by_value = "clip_value" in signature.parameters
+
+    @functools.wraps(original)
+    def clip(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        if not isinstance(values["parameters"], Tensor):
+            values["parameters"] = list(values["parameters"])  # a generator can be read only once
+        most = values["clip_value" if by_value else "max_norm"]
+        for recorder in _current:
+            recorder.clipped(values["parameters"], most, values.get("norm_type", 2.0), by_value=by_value)
+        return original(*bound.args, **bound.kwargs)
+
+    return clip
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -63,10 +63,13 @@ class Backward(NamedTuple):
 class Zero(NamedTuple):
     """Gradients are deleted."""
 
+    weights: tuple[Weight, ...]
+
 
 class Clip(NamedTuple):
-    """All gradients are clipped together."""
+    """Gradients are clipped together."""
 
+    weights: tuple[Weight, ...]
     most: float
     kind: float
     by_value: bool
@@ -155,13 +158,8 @@ class Player:
             elif isinstance(entry, Clip):
                 self._clip(entry)
             else:
-                self.zero()
-
-    def zero(self) -> None:
-        """Delete the gradients of all models."""
-        for model in self.models:
-            for parameter in model.parameters():
-                parameter.grad = None
+                for parameter in self._parameters(entry.weights):
+                    parameter.grad = None
 
     def gradients(self) -> dict[tuple[int, str], Tensor]:
         """Return the gradients that there are, by model and name."""
@@ -208,8 +206,11 @@ class Player:
             self._rows = len(tensor)
         return tensor[self._row : self._row + 1] if len(tensor) == self._rows else tensor
 
+    def _parameters(self, weights: tuple[Weight, ...]) -> list[Tensor]:
+        return [weight_of(self.models[weight.model], weight.name) for weight in weights]
+
     def _clip(self, entry: Clip) -> None:
-        parameters = [p for model in self.models for p in model.parameters() if p.grad is not None]
+        parameters = [p for p in self._parameters(entry.weights) if p.grad is not None]
         if entry.by_value:
             torch.nn.utils.clip_grad_value_(parameters, entry.most)
         else:
