@@ -110,7 +110,7 @@ def _samples(tree: object) -> list[Tensor]:
 
 
 def _inputs(entry: Call) -> Tensor | None:
-    if not isinstance(entry.target, Source):
+    if not (isinstance(entry.target, Source) and entry.grad):
         return None
     named: Mapping[str, object] = entry.kwargs
     ordered = [entry.args, *(value for name, value in named.items() if name not in _LABEL_NAMES)]
