@@ -33,6 +33,7 @@ from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
 from fl_app.strategies import BudgetSpent, FedSGD
+from fl_app.strategies.outcome import check_used
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
@@ -155,6 +156,7 @@ def _train(
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
+            check_used(type(strategy).__name__, strategy.records)
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)

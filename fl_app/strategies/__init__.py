@@ -10,6 +10,7 @@ from fl_app.strategies.fl_cs import FLCS
 from fl_app.strategies.fl_std import BudgetSpent, FLStd
 from fl_app.strategies.fl_top import FLTop
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, adagrad, adam, sgd, yogi
+from fl_app.strategies.outcome import NoUpdateUsed
 from fl_app.strategies.secure import SecureAggregation
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FedSGD",
     "FedYogi",
     "Moment",
+    "NoUpdateUsed",
     "OptimiserState",
     "SecureAggregation",
     "ServerOptimiser",

@@ -36,6 +36,7 @@ from fl_app.strategies.exchange import Exchange, Pack
 from fl_app.strategies.gate import METRICS, Gate, Unusable, check_model
 from fl_app.strategies.gathering import gather_updates
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
+from fl_app.strategies.outcome import check_used
 from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
 from fl_app.strategies.round_metrics import note_metrics
@@ -365,11 +366,15 @@ class FedSGD(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the rounds as Flower does; all exchanges of a round share one deadline."""
+        """Run the rounds as Flower does; all exchanges of a round share one deadline.
+
+        If no round used a client's update, `NoUpdateUsed` is raised at the end with the most frequent
+        reason.
+        """
         self.begin(release(initial_arrays))
         self._started = True
         try:
-            return super().start(
+            result = super().start(
                 DeadlineGrid(grid, self.exchange.deadline),
                 initial_arrays,
                 num_rounds,
@@ -380,6 +385,8 @@ class FedSGD(Strategy):
             )
         finally:
             self._started = False
+        check_used(type(self).__name__, self.records)
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -455,6 +462,7 @@ class FedSGD(Strategy):
             check_model(weights, beside)
         except (Unusable, ArithmeticError) as error:
             self._optimiser_state = before
+            self.records[-1].clients = 0
             self.exchange.note(f"the sum is refused and the model is unchanged: {error}")
             return False
         self.weights, self.buffers = weights, beside
