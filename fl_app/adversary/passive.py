@@ -364,5 +364,6 @@ def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     model = copy.deepcopy(template)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(tensors[name])
+            if name in tensors:  # not frozen, and no second name of another
+                tensor.copy_(tensors[name])
     return model

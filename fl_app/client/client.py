@@ -21,7 +21,17 @@ from fl_app.policy import Refusal, RunPlan
 from fl_app.privacy import ClientNoise, Release
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
-from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, evaluate_own, parameters
+from fl_app.training import (
+    Job,
+    LocalData,
+    Rules,
+    Trained,
+    Trainer,
+    batch_norm,
+    evaluate_own,
+    parameters,
+    state_buffers,
+)
 from fl_app.transforms import State, corrected, norm, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
@@ -413,7 +423,7 @@ class Client:
         """Put the weights and the buffers that the round starts from into its model."""
         model = start.model
         with torch.no_grad():
-            for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
+            for name, tensor in (parameters(model) | state_buffers(model)).items():
                 tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
 
     def _data(self) -> LocalData:
@@ -436,7 +446,7 @@ class Start:
 
 
 def _read_buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.named_buffers()}
+    return {name: tensor.detach().clone() for name, tensor in state_buffers(model).items()}
 
 
 def _initial(buffers: Update) -> Update:

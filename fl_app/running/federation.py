@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
@@ -144,8 +145,9 @@ def _train(
                 grid=TappedGrid(lying(grid, parts), auditor),
                 # copies: evaluation writes into the model, and held tensors must not change
                 initial_arrays=hold(
-                    strategy.weights | strategy.buffers
-                    or {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    | strategy.weights
+                    | strategy.buffers
                 ),
                 num_rounds=config["rounds"] - strategy.done,
                 timeout=strategy.exchange.deadline.seconds,
@@ -227,7 +229,7 @@ class _RoundEnd:
         logger.info("%s", reason)
         self.results.run.notes.append(reason)
         strategy = self.parts.strategy
-        tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
+        tested, validated = self._evaluate(strategy.whole_model())
         self.results.score_last_round(tested, validated)
 
     def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
@@ -245,8 +247,9 @@ def _in_words(tested: Evaluation) -> str:
 
 
 def _save_model(strategy: FedSGD, path: Path) -> None:
-    tensors = strategy.weights | strategy.buffers
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    tensors = release(strategy.whole_model())
+    # copies: the format refuses two names of one tensor
+    save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, path)
 
 
 def _sizes(parts: ServerParts) -> dict[str, int]:

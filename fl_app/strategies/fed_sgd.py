@@ -40,7 +40,7 @@ from fl_app.strategies.outcome import check_used
 from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
 from fl_app.strategies.round_metrics import note_metrics
-from fl_app.training import parameters
+from fl_app.training import parameters, state_buffers, tied
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import decode, encode
@@ -172,6 +172,8 @@ class FedSGD(Strategy):
         self._model = describe_module(model) if run is None else run.spec
         self._parameters = tuple(parameters(model))
         self._frozen = tuple(frozen_parameters(model))
+        self._buffers = tuple(state_buffers(model))
+        self._tied = tied(model)
         self._fixed: Update = {}
         self._exchange_buffers = exchange_buffers
         self._seed = seed
@@ -436,12 +438,12 @@ class FedSGD(Strategy):
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients):
             self.exchange.note("no usable update: the model is unchanged")
-            return self._arrays(), None
+            return self.whole_model(), None
 
         with self._seeded("step", server_round):
             advanced = self._advance(total, buffers, server_round)
         if not advanced:
-            return self._arrays(), None
+            return self.whole_model(), None
         for client in clients:
             self._counted[client] = server_round
         counted = {client: good[client] for client in clients}
@@ -449,7 +451,7 @@ class FedSGD(Strategy):
         metrics = {} if record.train_loss is None else {"train_loss": record.train_loss}
         if self._run is None:
             metrics |= mean_metrics({client: good[client].metrics for client in clients}, self.weigh(good))
-        return self._arrays(), MetricRecord(dict(metrics))
+        return self.whole_model(), MetricRecord(dict(metrics))
 
     def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
         """Move the model by the sum of a round; if the result is unusable, return False and move nothing."""
@@ -525,20 +527,20 @@ class FedSGD(Strategy):
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         tensors = release(arrays)
-        own = {*self._parameters, *self._frozen}
-        missing = sorted(own - tensors.keys())
+        missing = sorted({*self._parameters, *self._frozen, *self._buffers} - tensors.keys())
         if missing:
             raise ValueError(
                 f"{type(self).__name__}: initial_arrays must be the state dict of its model, "
                 f"got none of {missing[:5]}"
             )
         self.weights = {name: tensors[name] for name in self._parameters}
-        self.buffers = {name: tensor for name, tensor in tensors.items() if name not in own}
+        self.buffers = {name: tensors[name] for name in self._buffers}
         self._fixed = {name: tensors[name] for name in self._frozen}
 
-    def _arrays(self) -> ArrayRecord:
-        """Return the whole model in Flower's format."""
-        return hold(self.weights | self.buffers | self._fixed)
+    def whole_model(self) -> ArrayRecord:
+        """Return the whole model in Flower's format, under all names of its state dict."""
+        whole = self.weights | self.buffers | self._fixed
+        return hold(whole | {name: whole[same] for name, same in self._tied.items()})
 
     def _check_started(self) -> None:
         """Refuse a wrapper of Flower around this strategy, which would neither clip nor add noise."""
