@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from torch import nn
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
-from fl_app.console.stated_failure import StatedFailure
+from fl_app.console.stated_failure import StatedFailure, most_frequent
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
 from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
@@ -94,10 +93,9 @@ def check_attacked(auditor: PassiveServer, results: Results) -> None:
             "attack: no attacked client answered in an attacked round, so nothing was measured; see failures "
             "in result.json, and choose others by attack.rounds and attack.clients"
         )
-    reasons = Counter(entry.gave_up for entry in results.run.attacks)
-    if reasons and None not in reasons:
-        reason, _ = reasons.most_common(1)[0]
-        raise NotAttacked(f"attack: it gave up on all {len(results.run.attacks)} updates: {reason}")
+    reasons = [entry.gave_up for entry in results.run.attacks if entry.gave_up is not None]
+    if reasons and len(reasons) == len(results.run.attacks):
+        raise NotAttacked(f"attack: it gave up on all {len(reasons)} updates: {most_frequent(reasons)}")
 
 
 @dataclass(frozen=True)

@@ -248,8 +248,10 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize(
     ("make", "defense"),
-    [(lambda: FedAvg(Tied(), 0.1, fraction_evaluate=1.0), None)]
-    + [(lambda: FLTop(Tied(), 0.1, share=0.5, public=PUBLIC), fl_top(0.5))],
+    [
+        (lambda: FedAvg(Tied(), 0.1, fraction_evaluate=1.0), None),
+        (lambda: FLTop(Tied(), 0.1, share=0.5, public=PUBLIC), fl_top(0.5)),
+    ],
 )
 def test_tied_weights_travel_once_and_come_back_under_both_names(make, defense):
     strategy, start = make(), Tied().state_dict()
@@ -283,7 +285,7 @@ def test_a_run_in_which_no_update_was_used_fails_with_the_most_frequent_reason()
 
     strategy = FedAvg(net(), 0.1)
     grid = InlineGrid(app(net, failing), CLIENTS)
-    with pytest.raises(NoUpdateUsed, match=r"FedAvg.* 2 rounds.* 6 of 8 .*out of memory"):
+    with pytest.raises(NoUpdateUsed, match=r"FedAvg.* 2 rounds: .*out of memory.*6 of 8"):
         strategy.start(grid, ArrayRecord(started().state_dict()), num_rounds=2)
     assert len(strategy.records) == 2
 
