@@ -49,9 +49,9 @@ def test_the_flower_bundle_holds_what_its_apps_need_and_nothing_else(repository,
     assert {"conf/config.yaml", "fl_app/client_app.py", "attacks/score.py"} <= set(names)
     assert {"conf/data/text.yaml", "fl_app/text/english.json"} <= set(names)
     zipfile.ZipFile(bundle).extractall(tmp_path / "unpacked")
-    apps = "import sys; sys.path[:0] = ['.']; import fl_app.server_app, fl_app.client_app; print(fl_app.__file__)"
+    load = "import fl_app.server_app, fl_app.client_app; print(fl_app.__file__)"
     found = subprocess.run(
-        [sys.executable, "-I", "-c", apps],
+        [sys.executable, "-I", "-c", f"import sys; sys.path[:0] = ['.']; {load}"],
         cwd=tmp_path / "unpacked",
         capture_output=True,
         check=True,

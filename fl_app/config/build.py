@@ -40,6 +40,7 @@ from fl_app.data import (
     split_validation,
 )
 from fl_app.data.balance import balance
+from fl_app.data.partition import by_owner
 from fl_app.defenses import Defense, protect
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
@@ -524,8 +525,15 @@ def _split(cfg: DictConfig, dataset: Dataset) -> tuple[Dataset, Samples | None]:
 def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
     """Return the indices of the samples that each client trains on."""
     labels, generator = dataset.train.groups, generator_for(cfg.seed, 0, SERVER, "partition")
+    owners = dataset.train.owners
+    if owners is not None and cfg.choices.partition != "iid":
+        raise ConfigError(
+            f"partition={cfg.choices.partition}: {dataset.name} is dealt by its own partitioner; "
+            "expected data.partitioner instead"
+        )
     try:
-        parts = cast(list[Tensor], _build(cfg, "partition")(labels, clients, generator))
+        deal = _build(cfg, "partition") if owners is None else partial(by_owner, owners)
+        parts = cast(list[Tensor], deal(labels, clients, generator))
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
     if not cfg.balance:
