@@ -199,6 +199,9 @@ def test_client_level_noise_is_added_and_charged(masked):
     secagg = SecureSettings(2) if masked else None
     client_app = app(net, train, defense=fl_top(0.3), privacy=privacy, secagg=secagg)
     first, second = (weights_of(run(strategy, client_app, rounds=1)) for _ in range(2))
+    spent = strategy.privacy_spent()
+    assert (spent.epsilon, spent.num_releases) == (strategy.records[-1].epsilon, len(strategy.records))
+    assert (spent.delta, spent.accounting_method) == (privacy.delta, strategy.account.accountant)
     assert strategy.records[-1].epsilon > 0
     assert not torch.equal(flat(first), flat(second))
     assert strategy.records[0].train_loss is None
