@@ -1,4 +1,4 @@
-"""`flwr run .` as people type it: a local SuperLink starts, and Flower's simulation runtime runs the bundle."""
+"""`flwr run .` as people type it: a local SuperLink starts, and Flower runs the bundle on Ray."""
 
 import os
 import re
