@@ -28,7 +28,7 @@ APART = ("wire", "training", "transforms")
 def calls(clients: int) -> Counter[tuple[str, str]]:
     """Return the calls of our functions in one round, by file and name."""
     text = (
-        f"clients={clients} rounds={ROUND} defense=dgp model=lenet data.train_per_class=8 data.test_per_class=4 "
+        f"clients={clients} rounds={ROUND} model=lenet data.train_per_class=8 data.test_per_class=4 "
         "batch_size=4 threads=1 attack=ig attack.rounds=[1] attack.clients=[0]"
     )
     parts = server_parts(text, WHOLE)

@@ -23,6 +23,7 @@ from fl_app.wire.messages import (
     SHARE,
     UNMASK,
     Identity,
+    Parcel,
     pack_identity,
     read_facts,
 )
@@ -121,7 +122,7 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
     )
 
 
-def _client(message: Message, context: Context, records: RecordDict) -> Client:
+def _client(message: Message, parcel: Parcel, context: Context, records: RecordDict) -> Client:
     root = context.node_config.get(_DATA_ROOT)
     own = None if root is None else OwnData(str(root), read_facts(message))
     parts = client_parts(_overrides(context), trust_of(context.node_config), own)

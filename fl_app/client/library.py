@@ -183,9 +183,9 @@ class _Maker:
             located=Restored(),
         )
 
-    def client(self, message: Message, context: Context, records: RecordDict) -> Client:
+    def client(self, message: Message, parcel: Parcel, context: Context, records: RecordDict) -> Client:
         """Return the client for an order."""
-        parcel, policy = unpack_order(message), named_policy(context)
+        policy = named_policy(context)
         config, gradient = _config_of(parcel)
         samples = _Samples()
 
