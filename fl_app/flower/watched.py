@@ -40,7 +40,7 @@ class WatchedGrid(ForwardingGrid):
             if reply.metadata.message_type.split(".")[0] != _TRAIN:
                 continue
             if reply.has_error():
-                self.reasons = (*self.reasons, reply.error.reason)
+                self.reasons = (*self.reasons, reply.error.reason or "no reason")
             else:
                 self.answered += 1
         return listed
