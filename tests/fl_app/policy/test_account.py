@@ -49,7 +49,7 @@ def test_a_run_keeps_its_name_and_a_name_its_plan():
     assert refused(account.open, 1, "other", "plan") == "run"
     assert refused(account.open, 1, None, "plan") == "run"
     assert refused(account.open, 2, "key", "another plan") == "run"
-    assert account.open(2, "key", "plan") is account.open(1, "key", "plan")
+    assert account.open(2, "key", "plan") == account.open(1, "key", "plan")
 
 
 def test_more_answers_a_round_are_given_where_the_policy_says_so():
