@@ -222,6 +222,16 @@ def test_a_secure_sum_beyond_what_all_may_send_is_refused(lie):
     assert [record.clients for record in federated.strategy.records] == [0, 0]
 
 
+def test_one_client_that_sends_noise_in_every_secure_round_does_not_stop_training():
+    federated, _ = train("defense=fl_std secagg=on rounds=40", {LIAR: garbage})
+    counted = [record.clients for record in federated.strategy.records]
+    assert federated.strategy.aggregation.excluded == {LIAR}
+    assert counted[-8:] == [4] * 8
+    assert sum(clients == 0 for clients in counted) <= 24
+    for record in federated.strategy.records[-8:]:
+        assert not record.failures
+
+
 def envelope(holder):
     return HEADER_BYTES + COMMITMENT_BYTES + holder * ENVELOPE_BYTES + 60
 
