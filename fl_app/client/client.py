@@ -220,9 +220,7 @@ class Client:
         """Return the digest of an order; ``weights`` are those that the client does not keep."""
         return parcel.digest if self.guard is None else self.guard.digest(parcel, weights)
 
-    def _again_guarded(
-        self, order: Order, state: ClientState, digest: str, weights: Update
-    ) -> Reply | None:
+    def _again_guarded(self, order: Order, state: ClientState, digest: str, weights: Update) -> Reply | None:
         """Return the stored answer to the same order; refuse a different order for an answered round."""
 
         def same_model() -> bool:
