@@ -46,8 +46,8 @@ SECONDS = 3600.0
 _PATIENCE = {IDENTIFY: 0.5, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
 """Share of the remaining time that an exchange may take, since others follow.
 
-A node of a deployment starts a process for each message, which takes longer than most training: it may need as
-long to identify itself as for the rest of the round.
+A node of a deployment starts a process for each message, which takes longer than most training: it may need
+as long to identify itself as for the rest of the round.
 """
 _OVERHEAD = 1 << 16
 """Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""

@@ -1,5 +1,6 @@
 """A node's account: one answer a round, names that stay, budgets, and a file that two processes share."""
 
+import itertools
 import json
 import math
 
@@ -111,7 +112,7 @@ def test_answers_are_appended_and_the_file_stays_short(tmp_path, monkeypatch):
         written = answered(file, range(round, round + 1))
         sizes.append(file.path.stat().st_size)
         inodes.add(file.path.stat().st_ino)
-    assert sum(later > sooner for sooner, later in zip(sizes, sizes[1:], strict=False)) > 150
+    assert sum(later > sooner for sooner, later in itertools.pairwise(sizes)) > 150
     assert max(sizes) < 4 * len(written.to_json()) + 2000
     account_file._read.clear()  # as another process sees it
     assert file.load() == written
