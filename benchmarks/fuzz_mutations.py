@@ -117,7 +117,7 @@ def _change_node(tree: Any, values: Sequence[Any], draw: random.Random) -> None:
 
 
 def _copied(tree: Any) -> Any:
-    """Return new dictionaries and lists around the same leaves; `copy.deepcopy` takes longer than a decoder."""
+    """Return new dictionaries and lists around the same leaves; `copy.deepcopy` is slow."""
     if isinstance(tree, dict):
         return {key: _copied(value) for key, value in tree.items()}
     return [_copied(value) for value in tree] if isinstance(tree, list) else tree
