@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,8 +45,9 @@ def test_several_liars_are_found_and_no_honest_client_is_excluded(count, data):
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(6, 40), st.randoms(use_true_random=False))
-def test_random_cohorts_find_the_liar_too(count, chance):
+@given(st.integers(6, 40), st.integers(0, 2**32))
+def test_random_cohorts_find_the_liar_too(count, seed):
+    chance = random.Random(seed)  # hypothesis' own would leave the liar out of every cohort
     liar = chance.randrange(count)
     cohorts = [sorted(chance.sample(range(count), max(4, count // 2))) for _ in range(400)]
     excluded, _ = simulate(
