@@ -146,8 +146,8 @@ class Client:
         start = self._start(parcel, state)
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
-        digest = self._digest(parcel, start)
-        again = self._again_guarded(order, state, digest)
+        digest = self._digest(parcel, {})
+        again = self._again_guarded(order, state, digest, start.weights)
         if again is not None:
             return again, None
         kept = start.state.work
@@ -226,12 +226,18 @@ class Client:
         if self.guard is not None and query.share > share:
             raise Refusal("locate", f"client {self.client}: share must be at most {share}, got {query.share}")
 
-    def _digest(self, parcel: Parcel, start: Start) -> str:
-        return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
+    def _digest(self, parcel: Parcel, weights: Update) -> str:
+        """Return the digest of an order; ``weights`` are those that the client does not keep."""
+        return parcel.digest if self.guard is None else self.guard.digest(parcel, weights)
 
-    def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
+    def _again_guarded(self, order: Order, state: ClientState, digest: str, weights: Update) -> Reply | None:
         """Return the stored answer to the same order; refuse a different order for an answered round."""
-        if self.guard is None or not self.guard.is_repeated(order.round, digest):
+
+        def same_model() -> bool:
+            kept = state.weights
+            return all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
+
+        if self.guard is None or not self.guard.is_repeated(order.round, digest, same_model):
             return None
         if state.sent is None or state.sent_order != digest:
             raise Refusal("order", f"client {self.client}: its answer to round {order.round} is gone")

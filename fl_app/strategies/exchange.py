@@ -43,8 +43,12 @@ Pack = Callable[[int, int], tuple[RecordDict, int]]
 """``pack(client, base)`` returns a message's content, built on version ``base``, and its payload in bytes."""
 SECONDS = 3600.0
 """Default deadline of a round, in seconds."""
-_PATIENCE = {IDENTIFY: 0.3, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
-"""Share of the remaining time that an exchange may take, since others follow."""
+_PATIENCE = {IDENTIFY: 0.5, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
+"""Share of the remaining time that an exchange may take, since others follow.
+
+A node of a deployment starts a process for each message, which takes longer than most training: it may need
+as long to identify itself as for the rest of the round.
+"""
 _OVERHEAD = 1 << 16
 """Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""
 

@@ -16,6 +16,7 @@ from fl_app.secagg import (
     RoundFailed,
     SecureRound,
     SecureSum,
+    SpoiledSum,
     Terms,
     check_quorum,
     fit_fixed_point,
@@ -25,9 +26,12 @@ from fl_app.secagg import (
     smallest_threshold,
 )
 from fl_app.secagg.messages import Masked
+from fl_app.strategies.suspects import Suspects
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK
 
 logger = logging.getLogger(__name__)
+
+HELD_BACK = "sits out: an earlier sum with its vector was beyond what its clients may send"
 
 Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
 """Sends each client its message of a kind, and returns the answers received."""
@@ -66,8 +70,9 @@ class SecureAggregation:
         self._refused_before: dict[int, str] = {}
         self._complaints: dict[int, set[int]] = {}
         """By client: peers with which it shared an unopened envelope, as owner or as holder."""
+        self._suspects = Suspects()
         self.excluded: set[int] = set()
-        """Clients proven to have spoiled a round; the rest of the run goes on without them."""
+        """Clients that have spoiled rounds; the rest of the run goes on without them."""
 
     @property
     def terms(self) -> Terms:
@@ -96,8 +101,10 @@ class SecureAggregation:
         attempt number that they have seen. ``grid`` overrides the fixed-point range
         and step, by the size of the cohort.
         """
-        self._round, self._refused_before = None, {}
         clients = [client for client in clients if client not in self.excluded]
+        held = self._suspects.held_back(clients, round=round, least=self.min_clients)
+        clients = [client for client in clients if client not in held]
+        self._round, self._refused_before = None, dict.fromkeys(held, HELD_BACK)
         first = restarts * self._attempts
         for attempt in range(first, first + self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
@@ -118,10 +125,15 @@ class SecureAggregation:
         if secure.terms.signed:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
         try:
-            return secure.collect_unmasking(ask(UNMASK, messages))
+            summed = secure.collect_unmasking(ask(UNMASK, messages))
+        except SpoiledSum as error:
+            self._suspects.spoiled(error.clients)
+            raise
         finally:
             self.excluded |= secure.proven
             self._hear(secure)
+        self.excluded |= self._suspects.cleared(summed.survivors, round=secure.terms.round)
+        return summed
 
     def _hear(self, secure: SecureRound) -> None:
         """Exclude clients with complaints involving more peers than there may be liars.
