@@ -13,6 +13,7 @@ LAYERS = [
     {"running"},
     {"config"},
     {"strategies"},
+    {"mods"},
     {"client"},
     {"policy"},
     {"secagg"},

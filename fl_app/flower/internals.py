@@ -6,9 +6,10 @@ names the moved name and its use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import uuid4
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 # one serialisation, so that counted bytes are what the deployment engine would send
 from flwr.common.serde import recorddict_to_proto
@@ -53,3 +54,21 @@ def serialised_size(content: RecordDict) -> int:
 def name_sender(message: Message, node_id: int) -> None:
     """Say which node ``message`` is about (there is no public setter)."""
     message.metadata.__dict__["_src_node_id"] = node_id
+
+
+def next_mods(call_next: Callable[..., object]) -> list[object]:
+    """Return the mods that run behind ``call_next``, outermost first.
+
+    Flower wraps each mod in a function that closes over ``_mod`` and ``_ffn``; no mod is told of others.
+    """
+    code = getattr(call_next, "__code__", None)
+    cells = getattr(call_next, "__closure__", None) or ()
+    held = {} if code is None else dict(zip(code.co_freevars, cells, strict=True))
+    if held.keys() != {"_mod", "_ffn"}:
+        return []
+    return [held["_mod"].cell_contents, *next_mods(held["_ffn"].cell_contents)]
+
+
+def turn_into_error(reply: Message, reason: str) -> Message:
+    """Return an error reply from the same node to the same message."""
+    return Message(Error(code=CLIENT_APP_RAISED, reason=reason), metadata=reply.metadata)

@@ -11,6 +11,7 @@ from fl_app.strategies.fl_std import BudgetSpent, FLStd
 from fl_app.strategies.fl_top import FLTop
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, adagrad, adam, sgd, yogi
 from fl_app.strategies.secure import SecureAggregation
+from fl_app.strategies.unpacked import Unpacked
 
 __all__ = [
     "ADGP",
@@ -30,6 +31,7 @@ __all__ = [
     "OptimiserState",
     "SecureAggregation",
     "ServerOptimiser",
+    "Unpacked",
     "adagrad",
     "adam",
     "sgd",
