@@ -58,12 +58,13 @@ def write_array(like: Array, tensor: Tensor) -> Array:
     return Array(like.dtype, like.shape, like.stype, stream.getvalue())
 
 
-def is_buffer(name: str, tensor: Tensor, named: frozenset[str] | None = None) -> bool:
+def is_buffer(name: str, tensor: Tensor, base: Tensor, named: frozenset[str] | None = None) -> bool:
     """Return whether an array holds statistics or counts, which no transform rewrites.
 
-    ``named`` are the only float buffers if given; else those of BatchNorm are found by name.
+    ``named`` are the only float buffers if given; else those of BatchNorm are found by name. A counter is
+    whole at one end and may be a mean at the other.
     """
-    if not tensor.is_floating_point():
+    if not (tensor.is_floating_point() and base.is_floating_point()):
         return True
     return name in named if named is not None else name.rsplit(".", 1)[-1] in _STATISTICS
 

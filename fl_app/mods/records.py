@@ -97,28 +97,27 @@ def check_shapes(base: Mapping[str, Tensor], reply: Mapping[str, Tensor]) -> Non
             "what the message brought"
         )
     for name, tensor in reply.items():
-        like = base[name]
-        if tensor.shape != like.shape or tensor.is_floating_point() != like.is_floating_point():
-            raise Unreadable(
-                f"{name!r}: expected shape {tuple(like.shape)} of {like.dtype}, got "
-                f"{tuple(tensor.shape)} of {tensor.dtype}"
-            )
+        if tensor.shape != base[name].shape:
+            expected, got = tuple(base[name].shape), tuple(tensor.shape)
+            raise Unreadable(f"{name!r}: expected shape {expected}, got {got}")
 
 
 def form_of(base: Update, reply: Update) -> Literal["weights", "delta"] | None:
     """Return the form of a reply; None if every entry of the base is 0, where both are the same.
 
-    New weights lie near the old ones, and a change is small beside them. Whatever is neither is refused.
+    New weights lie near the old ones; a change is no longer than they are, and points elsewhere. Whatever is
+    neither is refused.
     """
     start, moved = _norm(base), _norm({name: reply[name] - base[name] for name in base})
     if start == 0:
         return None
     if moved <= _NEAR * start:
         return "weights"
-    if _norm(reply) <= _NEAR * start:
+    size = _norm(reply)
+    if size <= start and start**2 + size**2 - moved**2 <= 2 * _NEAR * start * size:  # the cosine theorem
         return "delta"
     raise Unreadable(
-        f"cannot tell whether the reply holds weights or a change of them (norm {_norm(reply):.3g}, that of "
+        f"cannot tell whether the reply holds weights or a change of them (norm {size:.3g}, that of "
         f'the message {start:.3g}): say returns="weights", "delta" or "gradient"'
     )
 

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from torch import Tensor
 
-from fl_app.flower.copies import copy_records
+from fl_app.flower.copies import copy_message
 from fl_app.flower.internals import CLIENT_APP_RAISED, next_mods
 from fl_app.mods.arrays import Unreadable, check_counters, is_buffer, read_arrays, widened
 from fl_app.mods.fingerprint import fingerprint
@@ -84,11 +84,13 @@ class TransformMod:
             return call_next(message, context)
         try:
             self._check_order(call_next)
-            asked = copy_records(message.content)  # the app may empty the records that it is given
-            reply = call_next(message, context)
+            # the app may empty the records that it is given, and mods before this one read them, too
+            reply = call_next(copy_message(message), context)
             if reply.has_error():
                 return reply
-            content = self.rewrite(asked, reply.content, context, round_of(message), _place(call_next))
+            content = self.rewrite(
+                message.content, reply.content, context, round_of(message), _place(call_next)
+            )
         except Unreadable as error:
             logger.warning("%s: nothing leaves: %s", self.__name__, error)
             reason = f"{self.__name__}: nothing left this node: {error}"
@@ -109,10 +111,11 @@ class TransformMod:
             raise Unreadable(f"expected arrays under {pair.base!r} and {pair.name!r}")
         base, after = read_arrays(record, "message"), read_arrays(sent, "reply")
         check_shapes(base, after)
-        check_counters(after, self._buffers, "reply")
+        for tensors, where in ((base, "message"), (after, "reply")):
+            check_counters({name: tensors[name] for name in after}, self._buffers, where)
         # in the message's order, so that a reply's order tells nothing
         after = {name: after[name] for name in base if name in after}
-        buffers = {name: t for name, t in after.items() if is_buffer(name, t, self._buffers)}
+        buffers = {name: t for name, t in after.items() if is_buffer(name, t, base[name], self._buffers)}
         moved = {name: widened(t) for name, t in after.items() if name not in buffers}
         _check_finite(buffers)
         if not self.transform.released:

@@ -18,7 +18,9 @@ from fl_app.flower import InlineGrid
 LR = 0.1
 
 
-def trained(weights: dict[str, torch.Tensor], context: Context, net: Callable[[], nn.Module] = started) -> Any:
+def trained(
+    weights: dict[str, torch.Tensor], context: Context, net: Callable[[], nn.Module] = started
+) -> Any:
     """Return (model after a client's pass over its rows, number of rows, metrics)."""
     model = net()
     model.load_state_dict(weights)
@@ -35,13 +37,17 @@ def message_app(
     returns: str = "weights",
     names: tuple[str, str] = ("arrays", "metrics"),
     change: Callable[[Message, RecordDict], RecordDict] | None = None,
+    empties: bool = True,
 ) -> ClientApp:
-    """Return an app of the Message API; ``change`` edits its replies to training."""
+    """Return an app of the Message API; ``change`` edits its replies to training.
+
+    With ``empties`` it takes the arrays out of the message, which Flower's own mods do not expect.
+    """
     app = ClientApp(mods=list(whole))
 
     @app.train(mods=list(mods))
     def _(message: Message, context: Context) -> Message:
-        before = message.content["arrays"].to_torch_state_dict(keep_input=False)  # empties the message
+        before = message.content["arrays"].to_torch_state_dict(keep_input=not empties)
         before = {name: tensor.clone() for name, tensor in before.items()}
         model, count, metrics = trained(before, context, net)
         after = {name: tensor.detach() for name, tensor in model.state_dict().items()}
@@ -88,7 +94,9 @@ def legacy_app(mods: Sequence[Any] = ()) -> ClientApp:
     return ClientApp(client_fn=lambda context: _Legacy(context).to_client(), mods=list(mods))
 
 
-def federate(app: ClientApp, strategy: Any, *, rounds: int = 3, net: Any = started) -> dict[str, torch.Tensor]:
+def federate(
+    app: ClientApp, strategy: Any, *, rounds: int = 3, net: Any = started
+) -> dict[str, torch.Tensor]:
     """Run a strategy of the Message API on the inline engine; return the last model."""
     result = strategy.start(
         grid=InlineGrid(app, CLIENTS),

@@ -42,6 +42,7 @@ from fl_app.transforms import (
     stateless,
     take_sign,
 )
+from fl_app.wire.messages import content_bytes
 
 ALL = {"min_train_nodes": CLIENTS, "min_available_nodes": CLIENTS, "fraction_evaluate": 0.0}
 SAME = {
@@ -114,7 +115,9 @@ def test_deltas_and_gradients_are_rewritten_as_they_come(form, stated):
 
 def test_what_a_mod_withholds_is_sent_later():
     weights = started().state_dict()
-    replies = ask(message_app([topk_mod(0.2, returns="delta")], returns="delta"), message_of(weights), rounds=3)
+    replies = ask(
+        message_app([topk_mod(0.2, returns="delta")], returns="delta"), message_of(weights), rounds=3
+    )
     plain = ask(message_app([], returns="delta"), message_of(weights))[0].content["arrays"]
     delta = plain.to_torch_state_dict()
     residual = {name: torch.zeros_like(tensor) for name, tensor in delta.items()}
@@ -135,12 +138,16 @@ def test_every_mod_of_the_catalogue_runs_in_both_apis(name):
         assert apart(model, legacy) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedProx", "Krum", "FedMedian"])
+@pytest.mark.parametrize(
+    "name", ["FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedProx", "Krum", "FedMedian"]
+)
 def test_flowers_strategies_are_unchanged_behind_a_mod_that_changes_nothing(name):
     options = ALL | ({"proximal_mu": 0.1} if name == "FedProx" else {})
     plain = federate(message_app(), getattr(flower, name)(**options))
-    assert apart(federate(message_app([none_mod()]), getattr(flower, name)(**options)), plain) < TOLERANCE
-    federate(message_app([dgp_mod()]), getattr(flower, name)(**options))
+    # adaptive steps divide by small numbers: roundings grow
+    same = federate(message_app([none_mod()]), getattr(flower, name)(**options))
+    assert apart(same, plain) < 10 * TOLERANCE
+    assert apart(federate(message_app([dgp_mod()]), getattr(flower, name)(**options)), plain) > 1e-4
 
 
 def test_flowers_privacy_wrapper_on_the_server_clips_what_the_mod_sent():
@@ -164,7 +171,7 @@ def test_flowers_clipping_mod_stands_before_ours_and_is_refused_behind_it():
     assert 0 < float(moved.norm()) <= 0.01 + TOLERANCE
     content = message_of(before)
     content["config"]["clipping_norm"] = 0.01
-    refused = ask(message_app([topk_mod(0.2), clip]), content)[0]
+    refused = ask(message_app([topk_mod(0.2), clip], empties=False), content)[0]
     assert refused.has_error()
     assert "fixedclipping_mod" in refused.error.reason
 
@@ -175,7 +182,7 @@ def test_flowers_noise_and_size_mods_work_on_either_side():
     plain = federate(message_app([topk_mod(0.2)]), flower.FedAvg(**ALL), rounds=1)
     outer = federate(message_app([*sizes, noise, topk_mod(0.2)]), flower.FedAvg(**ALL), rounds=1)
     assert apart(plain, outer) < 1e-3
-    federate(message_app([topk_mod(0.2), noise, *sizes]), flower.FedAvg(**ALL), rounds=1)
+    federate(message_app([topk_mod(0.2), noise, *sizes], empties=False), flower.FedAvg(**ALL), rounds=1)
 
 
 def test_flowers_secure_aggregation_masks_what_the_mod_left():
@@ -346,7 +353,8 @@ def test_a_message_with_another_model_does_not_touch_the_residual():
         base = message.content["arrays"].to_torch_state_dict()
         moved = {name: tensor * 1.1 for name, tensor in base.items()}
         return Message(
-            RecordDict({"arrays": ArrayRecord(moved), "m": MetricRecord({"num-examples": 1})}), reply_to=message
+            RecordDict({"arrays": ArrayRecord(moved), "m": MetricRecord({"num-examples": 1})}),
+            reply_to=message,
         )
 
     def sequence(models):
@@ -397,11 +405,31 @@ def test_packed_replies_give_the_same_model_in_a_fraction_of_the_bytes():
 
     plain = model([topk_mod(0.1)], flower.FedAvg(**ALL))
     packed = model([topk_mod(0.1, packed=True)], Unpacked(flower.FedAvg(**ALL)))
-    assert all(torch.equal(plain[name], packed[name]) for name in plain)
+    assert apart(plain, packed) < TOLERANCE  # Flower adds replies in any order
     for name in ("FedAdam", "Krum"):
         one = model([topk_mod(0.1)], getattr(flower, name)(**ALL))
         other = model([topk_mod(0.1, packed=True)], Unpacked(getattr(flower, name)(**ALL)))
-        assert all(torch.equal(one[key], other[key]) for key in one)
+        assert apart(one, other) < 10 * TOLERANCE
+
+
+def test_the_wire_carries_the_pruned_update_and_no_more():
+    def wide():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(6, 3000), nn.ReLU(), nn.Linear(3000, 3))
+
+    weights = wide().state_dict()
+    plain, whole, short = (
+        ask(message_app(mods, net=wide), message_of(weights))[0].content
+        for mods in ([], [topk_mod(0.05)], [topk_mod(0.05, packed=True)])
+    )
+    sizes = [content_bytes(content) for content in (plain, whole, short)]
+    assert sizes[1] == sizes[0]  # new weights are dense, whatever the change
+    entries = sum(tensor.numel() for tensor in weights.values())
+    assert sizes[2] < 0.05 * entries * 8 + 600  # at most position and value of one in twenty
+    moved = whole["arrays"].to_torch_state_dict()
+    for name, tensor in weights.items():
+        assert int((moved[name] != tensor).sum()) <= tensor.numel() // 20
 
 
 def test_a_packed_reply_that_is_damaged_costs_its_client_alone():
@@ -417,11 +445,12 @@ def test_a_packed_reply_that_is_damaged_costs_its_client_alone():
 
     class Counting(flower.FedAvg):
         def aggregate_train(self, server_round, replies):
+            replies = list(replies)
             kept.append([reply.has_error() for reply in replies])
             return super().aggregate_train(server_round, replies)
 
     federate(message_app([spoil, topk_mod(0.1, packed=True)]), Unpacked(Counting(**ALL)), rounds=1)
-    assert kept == [[False, True, False, False]]
+    assert [sorted(failed) for failed in kept] == [[False, False, False, True]]
 
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4)
@@ -439,7 +468,7 @@ def flower_array(tensor):
 @given(shapes=SHAPES, dtype=TYPES, seed=st.integers(0, 2**31), k=st.sampled_from([0.05, 0.3, 1.0]))
 def test_any_shapes_and_types_come_back_as_the_base_plus_the_largest_changes(shapes, dtype, seed, k):
     draws = torch.Generator().manual_seed(seed)
-    base = {f"p{i}": (1 + torch.rand(*s, generator=draws)).to(dtype) for i, s in enumerate(shapes)}
+    base = {f"p{i}": (1 + torch.rand(s, generator=draws)).to(dtype) for i, s in enumerate(shapes)}
     after = {name: t + (torch.rand(t.shape, generator=draws) / 4).to(dtype) for name, t in base.items()}
     counter = {"num_batches_tracked": torch.tensor(3)}
     asked, reply = (
