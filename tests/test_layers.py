@@ -13,6 +13,7 @@ LAYERS = [
     {"running"},
     {"config"},
     {"strategies"},
+    {"enforcement"},
     {"mods"},
     {"client"},
     {"policy"},
