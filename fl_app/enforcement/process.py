@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 
 from flwr.app import Context, Message
 
 from fl_app.enforcement.enforcer import AppIdentity, AppReply, CallApp
-from fl_app.enforcement.frames import join_frames, receive_frames
+from fl_app.enforcement.frames import CHUNK, LENGTH, join_frames, read_frames
 from fl_app.flower.internals import pack_call
-from fl_app.policy import Policy
+from fl_app.policy import Policy, Refusal
 
 _MOST_STATE = 1 << 30
 """Most bytes of an app's memory between rounds."""
@@ -48,7 +50,7 @@ def in_process(app: AppIdentity) -> CallApp:
         feeder = threading.Thread(target=_feed, args=(process, request), daemon=True)
         feeder.start()
         try:
-            failure, content, state = receive_frames(ours, 3, limit + _MOST_STATE, policy.apps.seconds)
+            failure, content, state = _receive(ours, 3, limit + _MOST_STATE, policy.apps.seconds)
         finally:
             os.close(ours)
             with suppress(ProcessLookupError):
@@ -67,3 +69,25 @@ def _feed(process: subprocess.Popen[bytes], request: bytes) -> None:
         return
     with suppress(BrokenPipeError), process.stdin:
         process.stdin.write(request)
+
+
+def _receive(descriptor: int, count: int, most: int, seconds: float) -> list[bytes]:
+    """Return frames of at most ``most`` bytes together; refuse more, and a writer that is late or gone."""
+    deadline = time.monotonic() + seconds
+    came, header = bytearray(), count * LENGTH.size
+    while len(came) < header or len(came) < header + _total(came, count, most):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            raise Refusal("time", f"no answer within {seconds:g} seconds")
+        chunk = os.read(descriptor, CHUNK)
+        if not chunk:
+            raise Refusal("internal", "the app's process ended without an answer")
+        came += chunk
+    return read_frames(bytes(came), count)
+
+
+def _total(came: bytearray, count: int, most: int) -> int:
+    total = sum(int(length) for (length,) in LENGTH.iter_unpack(came[: count * LENGTH.size]))
+    if total > most:
+        raise Refusal("bytes", f"the app answers with {total} bytes, at most {most} are read")
+    return total

@@ -52,7 +52,7 @@ class _TwoFaced(RecordDict):
         return iter([name for name in super().__iter__() if name != "hidden"])
 
 
-def _two_faced(message: Message, content: RecordDict) -> RecordDict:
+def two_faced(message: Message, content: RecordDict) -> RecordDict:
     return _TwoFaced(dict(content) | {"hidden": ConfigRecord({"text": SECRET})})
 
 
@@ -84,7 +84,6 @@ REPLIES: dict[str, Change] = {
     "packed bytes": _arrays(_first(Array("uint8", (5,), "fl_app.packed", b"12345"))),
     "whole numbers": _arrays(_first(Array(np.ones((8, 6), np.int64)))),
     "not a number": _arrays(_first(Array(np.full((8, 6), np.nan, np.float32)))),
-    "records with two faces": _two_faced,
 }
 
 

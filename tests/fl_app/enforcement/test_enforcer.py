@@ -8,19 +8,19 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from foreign_apps import ask, federate, legacy_app, message_app
-from hostile_apps import BREAKING, REPLIES, SECRET, counting, replying
+from hostile_apps import BREAKING, REPLIES, SECRET, counting, replying, two_faced
 from own_apps import CLIENTS, started
 from torch import nn
 
-from fl_app.enforcement import AppIdentity, guard_app
-from fl_app.enforcement.enforcer import PREFIX
+from fl_app.enforcement.enforcer import PREFIX, AppIdentity, guard_app
 from fl_app.flower import InlineGrid
 from fl_app.mods import dgp_mod, topk_mod
-from fl_app.policy import TEXTS, Policy
+from fl_app.policy.policy import Policy
+from fl_app.policy.refusal import TEXTS
 
 BUNDLE = "ab" * 32
 ALL = {"min_train_nodes": CLIENTS, "min_available_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS}
-OPEN = {"metrics": ["train_loss", "size", "loss", "accuracy"], "min_samples": 1}
+OPEN = {"metrics": ["train_loss", "size", "loss", "accuracy"], "min_samples": 2}
 DGP = {"name": "dgp", "settings": {"k1": 0.05, "k2": 0.75}}
 
 
@@ -106,6 +106,12 @@ def test_a_hostile_app_that_breaks_tells_nothing_by_it(name):
     reply = ask(guard_app(app, policy()), order())[0]
     assert code_of(reply) == "internal"
     assert SECRET not in str(reply)
+
+
+def test_records_that_hide_some_of_themselves_leave_without_them():
+    reply = ask(guard_app(message_app(change=two_faced), policy()), order())[0]
+    assert set(reply.content) == {"arrays", "metrics"}
+    assert SECRET not in str(dict(reply.content))
 
 
 def test_the_honest_app_beside_them_passes():
@@ -219,13 +225,13 @@ def test_an_app_sees_and_changes_none_of_the_nodes_records():
         return call_next(message, context)
 
     strict = policy(apps={"apply": [{"name": "topk", "settings": {"k": 0.2}}]})
-    grid = InlineGrid(guard_app(message_app(whole=[nosy]), strict), 1, node_config={"state-dir": "/nowhere"})
     grid = InlineGrid(guard_app(message_app(whole=[nosy]), strict), 1)
     node = next(iter(grid.get_node_ids()))
     plain = InlineGrid(message_app([topk_mod(0.2)]), 1)
     for round in (1, 2):
         replies = [
-            next(iter(g.send_and_receive([Message(order(round=round), node, "train")]))) for g in (grid, plain)
+            next(iter(g.send_and_receive([Message(order(round=round), node, "train")])))
+            for g in (grid, plain)
         ]
         own, theirs = (reply.content["arrays"].to_torch_state_dict() for reply in replies)
         assert all(torch.equal(own[name], theirs[name]) for name in own)
