@@ -14,11 +14,13 @@ from fl_app.mods.named import (
     sign_mod,
     topk_mod,
 )
+from fl_app.mods.secure import SecureMod, secure_mod
 from fl_app.mods.transform_mod import TransformMod, transform_mod
 
 __all__ = [
     "MODS",
     "NO_MOD",
+    "SecureMod",
     "TransformMod",
     "Unreadable",
     "clip_and_noise_mod",
@@ -30,6 +32,7 @@ __all__ = [
     "outpost_mod",
     "prune_mod",
     "quantise_mod",
+    "secure_mod",
     "sign_mod",
     "topk_mod",
     "transform_mod",
