@@ -93,8 +93,8 @@ class SecureAggregation:
         """
         if self.pinned is not None:
             raise ValueError(
-                "SecureAggregation: identities are pinned to partition ids, which a strategy of Flower does not "
-                "ask for: wrap one without identities"
+                "SecureAggregation: identities are pinned to partition ids, which a strategy of Flower does "
+                "not ask for: wrap one without identities"
             )
         summed = Summed(weight, float(max_weight), tuple(metrics), returns)
         return SecureMean(strategy, self, summed, timeout=timeout, takes_mean=takes_mean)

@@ -1,7 +1,7 @@
 """Secure aggregation around any strategy of Flower that takes the weighted mean of its replies.
 
-The wrapped strategy gets one reply: the mean, with the weight of all clients together. Its own mean of this one
-reply is the mean of all.
+The wrapped strategy gets one reply: the mean, with the weight of all clients together. Its own mean of this
+one reply is the mean of all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fl_app.console.words import foreign
 from fl_app.flower.copies import copy_records
 from fl_app.mods.arrays import Unreadable
 from fl_app.mods.secure_job import BLOB, CLIENT, EXCHANGE, MASK, RECORD, SecureJob, Summed, read_job
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOBODY = -1
 _OF_A_MEAN = (flower.FedAvg, flower.FedAdam, flower.FedYogi, flower.FedAdagrad, flower.FedAvgM)
 """Strategies whose `aggregate_train` uses nothing but the weighted mean; FedProx and FedOpt inherit it."""
 
@@ -57,7 +59,7 @@ class SecureMean(Around):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Agree on keys with the strategy's clients; return their training messages, or none if that failed."""
+        """Agree on keys with the clients; return their training messages, or none if that failed."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._grid, self._job, self._orders = grid, None, {}
         if not messages:
@@ -65,8 +67,8 @@ class SecureMean(Around):
         first = messages[0]
         if any(m.content is not first.content and m.content != first.content for m in messages):
             raise ValueError(
-                "SecureAggregation: the strategy sends different messages to its clients, and only updates of "
-                "one model can be summed"
+                "SecureAggregation: the strategy sends different messages to its clients, and only updates "
+                "of one model can be summed"
             )
         self._kind = first.metadata.message_type
         nodes = {self._number_of(m.metadata.dst_node_id): m.metadata.dst_node_id for m in messages}
@@ -127,9 +129,9 @@ class SecureMean(Around):
         ]
         answers: dict[int, bytes] = {}
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
-            client = self._numbers.get(reply.metadata.src_node_id)
+            client = self._numbers.get(reply.metadata.src_node_id, _NOBODY)
             if reply.has_error():
-                logger.warning("client %s: %s", client, reply.error.reason[:400])
+                logger.warning("client %d: %s", client, foreign(str(reply.error.reason)))
                 continue
             blob = _blob(reply)
             if client in blobs and blob is not None:
@@ -152,7 +154,7 @@ def _check_mean(strategy: Strategy) -> None:
     if any(own is known.aggregate_train for known in _OF_A_MEAN):
         return
     raise ValueError(
-        f"SecureAggregation: {type(strategy).__name__} reads single updates, and under secure aggregation there "
-        f"is only their mean: take one of {[known.__name__ for known in _OF_A_MEAN]}, or say takes_mean=True "
+        f"SecureAggregation: {type(strategy).__name__} reads single updates, and under secure aggregation "
+        f"there is only their mean: take one of {[known.__name__ for known in _OF_A_MEAN]}, or say takes_mean=True "
         "if its aggregate_train uses nothing else"
     )

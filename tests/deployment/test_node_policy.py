@@ -17,6 +17,7 @@ PROJECT = """
 [project]
 name = "foreign"
 version = "1.0.0"
+license = "Apache-2.0"
 dependencies = []
 [tool.flwr.app]
 publisher = "hospital"
