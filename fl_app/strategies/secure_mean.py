@@ -151,10 +151,11 @@ def _blob(reply: Message) -> bytes | None:
 
 def _check_mean(strategy: Strategy) -> None:
     own = type(strategy).aggregate_train
-    if any(own is known.aggregate_train for known in _OF_A_MEAN):
+    if any(own is one.aggregate_train for one in _OF_A_MEAN):
         return
+    known = [one.__name__ for one in _OF_A_MEAN]
     raise ValueError(
         f"SecureAggregation: {type(strategy).__name__} reads single updates, and under secure aggregation "
-        f"there is only their mean: take one of {[known.__name__ for known in _OF_A_MEAN]}, or say takes_mean=True "
-        "if its aggregate_train uses nothing else"
+        f"there is only their mean: take one of {known}, or say takes_mean=True if its aggregate_train uses "
+        "nothing else"
     )

@@ -185,4 +185,6 @@ def test_a_hostile_app_sends_nothing_but_a_code(federation, way, code):
 
 def test_an_app_finds_no_token_and_no_memory_of_the_nodes_processes(federation):
     folder, run = federation
-    assert "RESULT [4, 4] END" in "".join(run("look").split("\n")), (folder / "node-0.log").read_text()[-3000:]
+    assert "RESULT [4, 4] END" in "".join(run("look").split("\n")), (folder / "node-0.log").read_text()[
+        -3000:
+    ]

@@ -335,7 +335,7 @@ def test_memory_belongs_to_one_run_and_one_defense():
     def answer(app, run):
         grid._client_app = app
         grid.context(node).run_id = run
-        reply = list(grid.send_and_receive([Message(message_of(weights), node, "train")]))[0]
+        reply = next(iter(grid.send_and_receive([Message(message_of(weights), node, "train")])))
         return reply.content["arrays"].to_torch_state_dict()
 
     first, second = answer(app, 1), answer(app, 1)
@@ -362,7 +362,7 @@ def test_a_message_with_another_model_does_not_touch_the_residual():
         app.train(mods=[topk_mod(0.2)])(any_model)
         grid = InlineGrid(app, 1)
         node = next(iter(grid.get_node_ids()))
-        replies = [list(grid.send_and_receive([Message(message_of(m), node, "train")]))[0] for m in models]
+        replies = [next(iter(grid.send_and_receive([Message(message_of(m), node, "train")]))) for m in models]
         assert len(grid.context(node).state) <= 4
         return replies[-1].content["arrays"].to_torch_state_dict()
 
