@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fl_app.enforcement.enforcer import AppIdentity, Enforcer
-from fl_app.enforcement.process import in_process
-from fl_app.flower.internals import forbid_inspection, read_certificates, run_client_task
+from fl_app.flower.internals import Answer, forbid_inspection, read_certificates, run_client_task
 
 
 def main() -> None:
@@ -27,7 +25,11 @@ def main() -> None:
     )
 
 
-def _answer_for(app_id: str, version: str, bundle: str) -> Enforcer:
+def _answer_for(app_id: str, version: str, bundle: str) -> Answer:
+    # imported late: a SuperNode gives a task up unless its heartbeat begins in time
+    from fl_app.enforcement.enforcer import AppIdentity, Enforcer
+    from fl_app.enforcement.process import in_process
+
     app = AppIdentity(app_id, version, bundle)
     return Enforcer(app, in_process(app))
 

@@ -1,4 +1,4 @@
-"""A node's policy around a foreign app in a deployed federation: SuperLink, SuperNodes, processes of their own."""
+"""A node's policy around a foreign app in a deployed federation of real processes."""
 
 import json
 import os
@@ -37,7 +37,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 SECRET = "the patient in row 17"
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 def look_around():
@@ -165,7 +166,8 @@ def federation(tmp_path_factory, request):
 
 def test_the_nodes_prune_the_updates_of_an_app_that_knows_nothing_of_it(federation):
     folder, run = federation
-    assert "RESULT [4, 4] END" in "".join(run("honest").split("\n")).replace("  ", " ")
+    said = run("honest")
+    assert "RESULT [4, 4] END" in said, said[-3000:]
     for node in (0, 1):
         log = (folder / f"state-{node}" / "leaving.jsonl").read_text().splitlines()
         assert json.loads(log[-1])["allowed"]
