@@ -121,11 +121,7 @@ def _apps(policy: Policy) -> list[str]:
         " ".join(f"{name} {value}" for name, value in rule.model_dump(exclude_none=True).items()) or "any app"
         for rule in apps.allowed
     ]
-    applied = [
-        one.name
-        + (f" ({', '.join(f'{key} {value}' for key, value in one.settings.items())})" * bool(one.settings))
-        for one in apps.apply
-    ]
+    applied = [" ".join([one.name, *(f"{k}={v}" for k, v in one.settings.items())]) for one in apps.apply]
     numbers = [apps.weight, *policy.metrics]
     said = [
         f"Under fl-app-supernode {_either(rules) if rules else 'any app'} can run. It answers messages to "
