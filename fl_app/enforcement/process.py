@@ -1,4 +1,4 @@
-"""An app in a process of its own, started for one message and killed with all that it started."""
+"""An app in a process of its own, started for one message and killed with its process group."""
 
 from __future__ import annotations
 

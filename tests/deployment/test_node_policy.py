@@ -88,7 +88,7 @@ def main(grid, context):
     start = ArrayRecord([np.ones((4, 5), np.float32), np.zeros(20, np.float32)])
     result = strategy.start(grid=grid, initial_arrays=start, num_rounds=1, timeout=200)
     arrays = result.arrays.to_numpy_ndarrays() if result.arrays else []
-    print("RESULT", [np.count_nonzero(a - s) for a, s in zip(arrays, start.to_numpy_ndarrays())], "END")
+    print("RESULT", [int(np.count_nonzero(a - s)) for a, s in zip(arrays, start.to_numpy_ndarrays())], "END")
 '''
 POLICY = """
 min_samples = 10

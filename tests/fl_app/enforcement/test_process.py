@@ -1,13 +1,15 @@
 """An app in a process of its own: it can change its own process, and nothing else."""
 
 import os
+import socket
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from foreign_apps import ask, message_app
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from foreign_apps import ask
 from own_apps import started
 
 from fl_app.enforcement.enforcer import AppIdentity, Enforcer
@@ -27,7 +29,22 @@ publisher = "hospital"
 serverapp = "node_app:server"
 clientapp = "node_app:client"
 """
-HONEST = "from foreign_apps import message_app\nclient = message_app()\n"
+HONEST = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+client = ClientApp()
+extra = {}
+
+@client.train()
+def train(message, context):
+    moved = {}
+    for name, array in message.content["arrays"].items():
+        start = array.numpy()
+        moved[name] = Array(start + 0.01 * np.arange(1, start.size + 1, dtype=start.dtype).reshape(start.shape))
+    numbers = MetricRecord({"num-examples": 50})
+    return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": numbers, **extra}), reply_to=message)
+"""
 SECRET = "the patient in row 17"
 PATCHING = f"""
 import sys
@@ -39,8 +56,8 @@ fl_app.enforcement.replies.rebuild_reply = fl_app.enforcement.enforcer.rebuild_r
 for module in list(sys.modules.values()):
     if getattr(module, "Refusal", None):
         module.Refusal = ValueError
-from foreign_apps import message_app
-client = message_app(change=lambda m, c: RecordDict(dict(c) | {{"x": ConfigRecord({{"t": {SECRET!r}}})}}))
+{HONEST}
+extra = {{"x": ConfigRecord({{"t": {SECRET!r}}})}}
 """
 WRITING = """
 import os, struct, sys
@@ -54,8 +71,13 @@ LASTING = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "lasting-{mark}"])
 time.sleep({seconds})
-from foreign_apps import message_app
-client = message_app()
+"""
+CONNECTING = """
+import socket
+try:
+    socket.create_connection(("127.0.0.1", {port}), timeout=5).close()
+except OSError:
+    pass
 """
 
 
@@ -85,13 +107,12 @@ def answer(**apps):
 def test_an_app_in_a_process_of_its_own_answers_as_it_does_in_ours(install):
     install(HONEST)
     reply = answer(apply=[{"name": "topk", "settings": {"k": 0.2, "error_feedback": False}}])
-    own = ask(message_app(), RecordDict({"arrays": ArrayRecord(started().state_dict())}))[0]
-    sent, plain = (one.content["arrays"].to_torch_state_dict() for one in (reply, own))
-    start = started().state_dict()
-    for name in start:
-        moved = sent[name] != start[name]
-        assert 0 < int(moved.sum()) <= max(1, moved.numel() // 5)
-        assert torch.allclose(sent[name][moved], plain[name][moved], atol=1e-7)
+    sent, start = reply.content["arrays"].to_torch_state_dict(), started().state_dict()
+    for name, tensor in start.items():
+        count, kept = tensor.numel(), max(1, tensor.numel() // 5)
+        change = 0.01 * torch.arange(1, count + 1)
+        change[: count - kept] = 0  # the largest are the last
+        assert torch.allclose(sent[name], tensor + change.view(tensor.shape), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +157,25 @@ def test_a_sandbox_stands_before_the_app(install):
     assert reply.error.reason == f"[keep] {TEXTS['keep']}"
 
 
+@pytest.mark.parametrize("boxed", [False, True])
+def test_a_sandbox_without_a_network_keeps_an_app_from_connecting(install, boxed):
+    box = ["unshare", "--map-root-user", "--net", "--"]
+    if boxed and subprocess.run([*box, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets nobody have a network of their own")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        install(CONNECTING.format(port=listener.getsockname()[1]) + HONEST)
+        listener.settimeout(1)
+        assert answer(sandbox=box if boxed else []).has_content()
+        if boxed:
+            with pytest.raises(TimeoutError):
+                listener.accept()
+        else:
+            listener.accept()[0].close()
+
+
 def test_an_app_gets_no_variable_that_names_the_nodes_files(install, monkeypatch):
     monkeypatch.setenv("FL_APP_POLICY_LOG", "/secret/log")
     code = "import os\nassert not [n for n in os.environ if n in ('FL_APP_POLICY', 'FL_APP_POLICY_LOG')]\n"
     install(code + HONEST)
     monkeypatch.setattr("fl_app.enforcement.enforcer.note", lambda *_, **__: None)
     assert answer().has_content()
-
-
-def test_a_message_of_the_app_keeps_no_object_of_ours(install):
-    install(HONEST)
-    reply = answer()
-    assert type(reply) is Message
-    assert type(reply.content) is RecordDict
