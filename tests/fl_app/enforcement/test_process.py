@@ -41,7 +41,8 @@ def train(message, context):
     moved = {}
     for name, array in message.content["arrays"].items():
         start = array.numpy()
-        moved[name] = Array(start + 0.01 * np.arange(1, start.size + 1, dtype=start.dtype).reshape(start.shape))
+        change = 0.001 * np.arange(1, start.size + 1, dtype=start.dtype)
+        moved[name] = Array(start + change.reshape(start.shape))
     numbers = MetricRecord({"num-examples": 50})
     return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": numbers, **extra}), reply_to=message)
 """
@@ -110,7 +111,7 @@ def test_an_app_in_a_process_of_its_own_answers_as_it_does_in_ours(install):
     sent, start = reply.content["arrays"].to_torch_state_dict(), started().state_dict()
     for name, tensor in start.items():
         count, kept = tensor.numel(), max(1, tensor.numel() // 5)
-        change = 0.01 * torch.arange(1, count + 1)
+        change = 0.001 * torch.arange(1, count + 1)
         change[: count - kept] = 0  # the largest are the last
         assert torch.allclose(sent[name], tensor + change.view(tensor.shape), atol=1e-6)
 
