@@ -117,6 +117,13 @@ def test_the_app_with_a_mod_trains_and_its_packed_form_too(repository):
     assert names["strategy"].strategy.min_available_nodes == 4
 
 
+def test_the_snippet_of_secure_means_runs(repository):
+    blocks = code_blocks((repository / "docs" / "secure-aggregation.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(next(block for block in blocks if "secure_mod" in block), "secure.md", "exec"), names)
+    assert names["strategy"].summed.max_weight == 500
+
+
 def test_verdicts_in_the_readme_are_those_of_the_results(repository):
     results = (repository / "docs" / "results.md").read_text(encoding="utf-8")
     counted = {}
