@@ -13,6 +13,8 @@ LAYERS = [
     {"running"},
     {"config"},
     {"strategies"},
+    {"enforcement"},
+    {"mods"},
     {"client"},
     {"policy"},
     {"secagg"},

@@ -12,6 +12,7 @@ from fl_app.strategies.fl_top import FLTop
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, adagrad, adam, sgd, yogi
 from fl_app.strategies.outcome import NoUpdateUsed
 from fl_app.strategies.secure import SecureAggregation
+from fl_app.strategies.unpacked import Unpacked
 
 __all__ = [
     "ADGP",
@@ -32,6 +33,7 @@ __all__ = [
     "OptimiserState",
     "SecureAggregation",
     "ServerOptimiser",
+    "Unpacked",
     "adagrad",
     "adam",
     "sgd",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_app.mods.secure_job import Summed
 from fl_app.secagg import (
     FixedPoint,
     QuorumError,
@@ -26,6 +29,7 @@ from fl_app.secagg import (
     smallest_threshold,
 )
 from fl_app.secagg.messages import Masked
+from fl_app.strategies.secure_mean import SecureMean
 from fl_app.strategies.suspects import Suspects
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK
 
@@ -73,6 +77,32 @@ class SecureAggregation:
         self._suspects = Suspects()
         self.excluded: set[int] = set()
         """Clients that have spoiled rounds; the rest of the run goes on without them."""
+
+    def wrap(
+        self,
+        strategy: Strategy,
+        *,
+        max_weight: float,
+        weight: str = "num-examples",
+        metrics: Sequence[str] = (),
+        returns: Literal["weights", "delta"] = "weights",
+        timeout: float = 600.0,
+        takes_mean: bool = False,
+    ) -> SecureMean:
+        """Return ``strategy``, a strategy of Flower, that gets the mean of its clients' replies alone.
+
+        Clients have `fl_app.mods.secure_mod` with the same ``max_weight``, ``weight``, ``metrics`` and
+        ``returns``. ``metrics`` are averaged under the masks, too; no other number of training arrives.
+        ``timeout`` is that of each exchange beside training, in seconds. A strategy that reads single
+        updates is refused; ``takes_mean`` says of one's own that it does not.
+        """
+        if self.pinned is not None:
+            raise ValueError(
+                "SecureAggregation: identities are pinned to partition ids, which a strategy of Flower does "
+                "not ask for: wrap one without identities"
+            )
+        summed = Summed(weight, float(max_weight), tuple(metrics), returns)
+        return SecureMean(strategy, self, summed, timeout=timeout, takes_mean=takes_mean)
 
     @property
     def terms(self) -> Terms:
