@@ -7,6 +7,7 @@ import pytest
 
 LAYERS = [
     {"cli", "deploy", "__main__"},
+    {"audit"},
     {"api"},
     {"experiments"},
     {"client_app", "server_app"},

@@ -21,6 +21,7 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "report": Subcommand("fl_app.cli.reports", "rebuild reports of runs and compare them (fl-app-report)"),
     "attack": Subcommand("fl_app.cli.new_attack", "attack a finished run again (fl-app-attack)"),
+    "audit": Subcommand("fl_app.cli.audit", "audit any Flower app (fl-app-audit)"),
     "ats-search": Subcommand("fl_app.cli.ats_search", "search policies for ATS (fl-app-ats-search)"),
     "simulate": Subcommand("fl_app.cli.simulation", "run any Flower app as a simulation (flower-simulation)"),
     "policy": Subcommand("fl_app.cli.policy", "check a node's policy, read its log"),

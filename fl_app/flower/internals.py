@@ -200,3 +200,28 @@ def run_supernode() -> None:
     from flwr.supernode.cli import flower_supernode
 
     flower_supernode()
+
+
+def legacy_server() -> tuple[type, type]:
+    """Return the classes of the legacy API that wait for clients and that hold the number of rounds."""
+    from flwr.server import ServerConfig, SimpleClientManager
+
+    return SimpleClientManager, ServerConfig
+
+
+def privacy_parts() -> dict[str, type]:
+    """Return Flower's classes that state a privacy mechanism in their constructor, by kind and name."""
+    from flwr.clientapp.mod import LocalDpMod
+    from flwr.server import strategy as legacy
+    from flwr.server.workflow import SecAggPlusWorkflow, SecAggWorkflow
+    from flwr.serverapp import strategy
+
+    prefix = "DifferentialPrivacy"
+    found = {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module in (strategy, legacy)
+        for name in module.__all__
+        if name.startswith(prefix)
+    }
+    own = (LocalDpMod, SecAggPlusWorkflow, SecAggWorkflow)
+    return found | {f"{part.__module__}.{part.__name__}": part for part in own}
