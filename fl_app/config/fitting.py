@@ -15,6 +15,11 @@ _OFF = {"dp": "none", "secagg": "off"}
 def check_fit(cfg: DictConfig, defense: Defense) -> None:
     """Raise a ConfigError if the defense does not go with the other choices."""
     name = cfg.choices.defense
+    if name == "dp_sgd" and cfg.choices.dp != _OFF["dp"]:
+        raise ConfigError(
+            f"dp: dp={cfg.choices.dp} is for whole clients, defense=dp_sgd for their records; for both take "
+            "dp=both with defense=fl_std, fl_top, fl_basic or fl_cs"
+        )
     for group, off in _OFF.items():
         if cfg.choices[group] != off and defense.scheme is None:
             raise ConfigError(
