@@ -177,10 +177,15 @@ class VectorClient(Client):
         return member.mask(parcel.secure, whole, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
-        """Return the privacy cost of an answer against the server, which knows the participants."""
+        """Return the privacy cost of an answer against the server, which knows the participants.
+
+        It is the cost to this client as a whole; to its records, if its policy counts in these.
+        """
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
         if privacy is None:
             return []
+        if privacy.records is not None and self.guard is not None and self.guard.policy.dp.unit == "record":
+            return [privacy.records.release]
         if self.parts.secure is not None:
             terms = SecureMember(self.parts.secure, self.client, records).terms
             cohort, threshold = len(terms.participants), terms.threshold

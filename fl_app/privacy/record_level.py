@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from fl_app.privacy.accounting import calibrate
+from fl_app.privacy.accounting import ACCOUNTANTS, calibrate
 from fl_app.privacy.events import Release
 
 
@@ -52,6 +52,10 @@ class RecordLevel:
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < float("inf"):
             raise ValueError(
                 f"{who}: noise_multiplier must be finite and above 0, got {self.noise_multiplier}"
+            )
+        if self.accountant not in ACCOUNTANTS:
+            raise ValueError(
+                f"{who}: accountant must be one of {', '.join(ACCOUNTANTS)}, got {self.accountant!r}"
             )
         _ = self.sigma  # an unreachable budget fails now
 

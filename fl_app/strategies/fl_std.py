@@ -132,6 +132,11 @@ class FLStd(FedAvg):
         self.total_entries = sum(p.numel() for p in parameters(model).values())
         self.cohort_charges = None if privacy is None else charges_of(privacy)
         records = None if privacy is None else privacy.records
+        if records is not None and run is None:
+            raise ValueError(
+                f"{type(self).__name__}: noise of records is added by clients that fl_app trains; expected a "
+                "privacy without records"
+            )
         self.record_charges = None if records is None else RecordCharges(records)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
