@@ -1,8 +1,9 @@
 """Epsilon measured from outside, of the mechanisms and of faulty variants of them.
 
 ``python -m benchmarks.measured_epsilon``. Each case releases the noisy sum of a cohort many times with
-one client and without it, or the update of a client with and without one of its records. The claim is that of one Gaussian release. A fault counts as caught if the measured
-distance of the two worlds refutes that claim.
+one client and without it, or the update of a client with one of its records and without. The claim is that
+of one Gaussian release. A fault counts as caught if the measured distance of the two worlds refutes that
+claim.
 """
 
 from __future__ import annotations

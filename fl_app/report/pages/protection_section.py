@@ -21,7 +21,8 @@ def protection_section(run: Run) -> list[Child]:
         return []
     unit = run.totals.epsilon_unit or "record"
     absence = f"add or remove one {unit}"
-    adjacency = run.totals.epsilon_adjacency or absence
+    stated = None if run.privacy is None else run.privacy.adjacency
+    adjacency = run.totals.epsilon_adjacency or stated or absence
     if unit == "client":
         sentences = [
             ("client", "models", models, "anyone who sees the models only", adjacency),
