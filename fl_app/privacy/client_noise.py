@@ -105,11 +105,6 @@ class ClientNoise(ABC):
         """Share of each cohort that must keep its noise from the server; None: no epsilon depends on it."""
         return None
 
-    @property
-    def fixed_size(self) -> bool:
-        """True if the strategy itself draws a fixed number of clients."""
-        return False
-
     @abstractmethod
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:
         """Return a cohort's shares of the noise, given the threshold of secure aggregation or None."""

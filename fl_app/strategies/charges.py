@@ -104,16 +104,16 @@ class CohortCharges:
 
     def allows(self) -> bool:
         """Return whether one more round stays within the budget."""
-        return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
+        return self.account.allows(rate=self.privacy.accounted_rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
         """Return epsilon after one more round."""
-        return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
+        return self.account.after(rate=self.privacy.accounted_rate, multiplier=self.privacy.sigma)
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
         """Charge a round of ``cohort`` clients; ``counted`` of them are in the sum."""
         self.account.charge(
-            rate=self.privacy.rate,
+            rate=self.privacy.accounted_rate,
             multiplier=self.privacy.sigma,
             cohort=drawn,
             server_multiplier=self.shares(cohort).for_server(counted or None),
@@ -122,7 +122,7 @@ class CohortCharges:
     def charge_lost(self, clients: Collection[int]) -> None:
         """Charge an interrupted round, at the price of the least noise."""
         self.account.charge(
-            rate=self.privacy.rate,
+            rate=self.privacy.accounted_rate,
             multiplier=self.privacy.sigma,
             cohort=clients,
             server_multiplier=self.shares(len(clients)).for_server(),

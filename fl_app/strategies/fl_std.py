@@ -259,7 +259,7 @@ class FLStd(FedAvg):
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
         """Return the participants, by the mechanism's own rule; raise `BudgetSpent` if no round is left."""
-        if self.privacy is None or self.privacy.fixed_size:
+        if self.privacy is None:
             drawn = super().draw(clients, server_round)
         else:
             coins = generator_for(self._seed, server_round, SERVER, "cohort")
