@@ -16,16 +16,12 @@ _OFF = {"dp": "none", "secagg": "off"}
 def check_fit(cfg: DictConfig, defense: Defense) -> None:
     """Raise a ConfigError if the defense does not go with the other choices."""
     name = cfg.choices.defense
-    if name == "dp_sgd" and cfg.choices.dp != _OFF["dp"]:
-        raise ConfigError(
-            f"dp: dp={cfg.choices.dp} is for whole clients, defense=dp_sgd for their records; for both take "
-            "dp=both with defense=fl_std, fl_top, fl_basic or fl_cs"
-        )
     for group, off in _OFF.items():
         if cfg.choices[group] != off and defense.scheme is None:
+            both = "; dp=both adds noise of records to them" if defense.release is not None else ""
             raise ConfigError(
                 f"{group}: {group}={cfg.choices[group]} needs a defense whose clients send one vector and "
-                f"keep nothing between rounds (docs/private-training.md), got defense={name}"
+                f"keep nothing between rounds{both} (docs/private-training.md), got defense={name}"
             )
     if cfg.secagg.enabled:
         coins = cfg.dp.get("sampling") == "poisson"
