@@ -160,6 +160,11 @@ class _Maker:
             )
         if secretive and state_buffers(model):
             raise ValueError("app: a model with buffers sends more than its vector: take GroupNorm layers")
+        if privacy is not None and privacy.records is not None:
+            raise ValueError(
+                "app: noise of records belongs into local steps, which are your function's affair: apply it "
+                "inside of train, or run it by fl_app.run"
+            )
         if secretive and evaluate is not None:
             raise ValueError("app: evaluate would tell numbers of the data beside privacy or secagg")
         first = next(iter(parameters(model).values()))

@@ -41,7 +41,7 @@ from fl_app.data import (
 )
 from fl_app.data.balance import balance
 from fl_app.data.partition import by_owner
-from fl_app.defenses import Defense, protect
+from fl_app.defenses import Defense, protect, with_records
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
@@ -60,6 +60,11 @@ _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 _JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "dtype", "seed")
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
+_SHARED_NOISE = (
+    *("_target_", "epsilon", "delta", "noise_multiplier", "clip", "rounds", "rate", "clients"),
+    *("sampling", "accountant", "records"),
+)
+"""Settings of ``dp`` on which the amount of every client's noise depends."""
 _MOVED_MOST = 0.005
 
 
@@ -384,7 +389,13 @@ def baseline_of(cfg: DictConfig) -> str:
 def _defense(cfg: DictConfig) -> Defense:
     defense = _protected(cfg)
     check_fit(cfg, defense)
-    return defense
+    privacy = _build(cfg, "dp")
+    if privacy is None:
+        return defense
+    try:
+        return with_records(defense, privacy.records)
+    except ValueError as error:
+        raise ConfigError(f"dp.records: {error}") from error
 
 
 def _protected(cfg: DictConfig) -> Defense:
@@ -427,6 +438,9 @@ def _hash_job_settings(cfg: DictConfig) -> str:
     settings = {key: whole[key] for key in _JOB}
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
     settings["mode"] = whole["client"]["mode"]
+    # under masks each client counts on the noise of the others, which the server must not know
+    settings["noise"] = {key: whole["dp"].get(key) for key in _SHARED_NOISE}
+    settings["replayable"] = whole["dp"].get("secure") is False
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

@@ -218,7 +218,8 @@ class _RoundEnd:
         self.results.add_round(record, tested=tested, validated=validated, seconds=seconds)
         shown = [] if self._accuracy is None else [f"accuracy {self._accuracy:.1%}"]
         if record.epsilon is not None:
-            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}")
+            of_record = "" if record.epsilon_record is None else f", record {record.epsilon_record:.3g}"
+            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}{of_record}")
         self.advance(server_round, ", ".join(shown))
         self.lasting.round_ended(server_round)
         self._start = time.perf_counter()

@@ -111,7 +111,9 @@ class Results:
         summary = summarise(self.run.rounds)
         summary.residual_bound = _residual_bound(self.run.rounds)
         if summary.epsilon is not None:
-            summary.epsilon_unit = "record" if self.run.privacy is None else self.run.privacy.unit
+            privacy = self.run.privacy
+            summary.epsilon_unit = "record" if privacy is None else privacy.unit
+            summary.epsilon_adjacency = "add or remove one record" if privacy is None else privacy.adjacency
         summary.seconds = self.seconds
         return summary
 

@@ -24,7 +24,7 @@ class Step:
     """Properties of one step's batch."""
 
     generator: torch.Generator
-    expected: int
+    expected: float
     """Requested batch size; the mean size of a Poisson draw."""
     rate: float
     """Share of the client's samples in a regular batch."""
@@ -77,5 +77,7 @@ class Rules:
     differentiate: Differentiate = backpropagate
     poisson: bool = False
     """Whether each sample enters a batch by an independent draw, as privacy accounting assumes."""
+    rate: float | None = None
+    """Probability of these draws; None: the batch size over the client's number of samples."""
     trained: Tensor | None = field(default=None, compare=False)
     """The only coordinates that move; None: all."""
