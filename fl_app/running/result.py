@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import platform
 import time
 from collections.abc import Mapping
@@ -26,9 +28,12 @@ from fl_app.results import (
     load_run,
     summarise,
     write_json,
+    write_text,
 )
 from fl_app.training import Evaluation
 from fl_app.transforms import residual_bound
+
+logger = logging.getLogger(__name__)
 
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
@@ -38,7 +43,6 @@ class Results:
     """Fills the rows of a run and writes them to ``folder/result.json``."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], model: Mapping[str, int]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         shown = {key: value for key, value in config.items() if key not in ("run_dir", "resume")}
         self.run = Run(
             status="running",
@@ -49,7 +53,11 @@ class Results:
         ).lies_in(folder)
         self._start = time.perf_counter()
         self._saved = 0.0
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        self._config = dict(config)
+
+    def begin(self) -> None:
+        """Write the config and the first result; until now nothing is on the disk."""
+        write_text(self.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
         self.save()
 
     @classmethod
@@ -75,7 +83,6 @@ class Results:
         """Take over the rounds from before the interruption."""
         self.run.rounds, self.run.resumed = rows, resumed
         self._start -= seconds
-        self.save()
 
     def add_round(
         self,
@@ -100,6 +107,31 @@ class Results:
         # it may quote a client
         self.run.status, self.run.error = status, None if error is None else foreign(error)
         self.save()
+
+    def fail(self, status: str, error: str) -> None:
+        """Set the status of a run that ends with an error, as far as the disk still allows it.
+
+        A full disk keeps the earlier file whole; it takes the status and the error in place of blank space.
+        """
+        try:
+            self.finish(status, error)
+        except Exception as second:  # nothing may hide the first error
+            logger.error("%s cannot be written: %s", self.folder / RESULT, second)
+            self._mark_in_place(status, error)
+
+    def _mark_in_place(self, status: str, error: str) -> None:
+        path = self.folder / RESULT
+        try:
+            old = path.read_bytes()
+            content = json.loads(old) | {"status": status, "error": foreign(error)}
+            # without indentation it is shorter: no new block of the disk is needed
+            new = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+            if len(new) > len(old):
+                return
+            with path.open("r+b") as stream:
+                stream.write(new.ljust(len(old) - 1) + b"\n")
+        except Exception as third:
+            logger.error("its status stays %s: %s", "running", third)
 
     def save(self) -> None:
         """Write result.json at once or not at all."""
