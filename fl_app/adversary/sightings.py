@@ -1,9 +1,9 @@
 """Stored sightings: enough on disk to attack a finished run again without training.
 
 One file per round for the model, one per attacked client for the rest; safetensors
-and JSON, nothing that could run code. Each has a checksum, and a client's file names that of its model: a flipped
-bit, or the model of another run, is an error and no other result. An audited client's truth is in there, too:
-it was revealed for scores, and a new attack is scored with it.
+and JSON, nothing that could run code. Each has a checksum, and a client's file names that of its model: a
+flipped bit, or the model of another run, is an error and not another result. An audited client's truth is in
+there, too: it was revealed for scores, and a new attack is scored with it.
 """
 
 from __future__ import annotations

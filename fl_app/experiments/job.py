@@ -32,8 +32,8 @@ from fl_app.config.trust import compose_sent, trust_of
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
-from fl_app.running.ownership import remove_if_empty
 from fl_app.running.result import find_run, run_folder
+from fl_app.storage.plain_folder import remove_if_empty
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,6 @@ def _run(
     if _wants_baseline(cfg, sweep=sweep):
         run(_undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)
-    return folder
 
 
 def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:

@@ -163,7 +163,10 @@ class InlineGrid(Grid):
             reply = self._client_app(message, trial)
             if trial.run_config != context.run_config:
                 raise ValueError("the client app changed its run config, which is the same for the whole run")
-        except (Exception, SystemExit) as error:  # as Flower does: whatever a client raises is its own failure
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # as Flower does: it is the client's failure
             if (reason := shortage(error)) is not None:
                 error.add_note(f"while client {node_id - _FIRST_NODE_ID} was at work: {reason}")
                 raise

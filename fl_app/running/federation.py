@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
-from fl_app.running.ownership import claim, clear, remove_checkpoint, remove_if_empty
+from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, Past, read_past
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
@@ -295,7 +296,7 @@ def _sizes(parts: ServerParts) -> dict[str, int]:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("fl_app", "attacks")]
     for each in loggers:
@@ -306,4 +307,5 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         for each in loggers:
             each.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # of a full disk; it must not take the place of the run's own error
+            handler.close()

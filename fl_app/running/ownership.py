@@ -87,12 +87,6 @@ def remove_checkpoint(folder: Path) -> None:
     shutil.rmtree(where)
 
 
-def remove_if_empty(folder: Path) -> None:
-    """Remove a folder that was made for a run which never began."""
-    with suppress(OSError):
-        folder.rmdir()
-
-
 def _is_at(handle: int, path: Path) -> bool:
     try:
         there = os.stat(path, follow_symlinks=False)

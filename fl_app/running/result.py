@@ -19,6 +19,7 @@ from fl_app.config.hash import hash_config
 from fl_app.console.words import foreign
 from fl_app.results import (
     RESULT,
+    Attack,
     Model,
     ResultError,
     Resumed,
@@ -102,6 +103,11 @@ class Results:
         """Add scores to the last row, which became the final one."""
         self.run.rounds[-1] = self.run.rounds[-1].model_copy(update=_scores(tested, validated))
 
+    def add_attacks(self, entries: list[Attack]) -> None:
+        """Add the results of attacks, each in place of an earlier one with the same settings."""
+        new = {_same(entry) for entry in entries}
+        self.run.attacks = [*(entry for entry in self.run.attacks if _same(entry) not in new), *entries]
+
     def finish(self, status: str, error: str | None = None) -> None:
         """Set the status at the end of the run, and write everything."""
         # it may quote a client
@@ -146,6 +152,12 @@ class Results:
             summary.epsilon_unit = "record" if self.run.privacy is None else self.run.privacy.unit
         summary.seconds = self.seconds
         return summary
+
+
+def _same(entry: Attack) -> tuple[object, ...]:
+    """Return the values in which a new entry agrees with the one whose place it takes."""
+    settings = entry.settings_hash
+    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from, settings
 
 
 def find_run(folder: Path) -> Run | None:

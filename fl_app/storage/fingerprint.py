@@ -1,4 +1,4 @@
-"""Hashes of numbers and of JSON, by which two ends, or a writer and a reader, check that they hold the same."""
+"""Hashes of numbers and of JSON, by which two ends check that they hold the same ones."""
 
 from __future__ import annotations
 

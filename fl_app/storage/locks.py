@@ -45,7 +45,7 @@ def claim(path: Path) -> Iterator[Owner | None]:
         yield other
     finally:
         if other is None:
-            with suppress(OSError):  # the work is done or has failed for a reason of its own; the owner is dead soon
+            with suppress(OSError):  # it must not hide how the work ended; a dead owner's lock does not count
                 path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""Errors of a process or a machine that has run out of something: memory, disk, open files, a working disk."""
+"""Errors of a process or a machine that has run out of memory, disk, open files or a working disk."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _SAYINGS = {
     "bad_alloc": _MEMORY,
     "cannot allocate memory": _MEMORY,
     "unable to mmap": _MEMORY,
+    # the loader of libraries
+    "failed to map segment": _MEMORY,
     "can't start new thread": "no further thread can be started",
     # torch's and safetensors' writers
     "no space left on device": "the disk is full",
@@ -52,7 +54,7 @@ def shortage(error: BaseException) -> str | None:
         if isinstance(current, OSError):
             return None if current.errno is None else _WORDS.get(current.errno)
         # by their text: safetensors' and torch's writers have types of their own, which say no number
-        if isinstance(current, RuntimeError) or type(current).__name__ == "SafetensorError":
+        if isinstance(current, RuntimeError | ImportError) or type(current).__name__ == "SafetensorError":
             text = str(current).lower()
             found = next((words for saying, words in _SAYINGS.items() if saying in text), None)
             if found is not None:

@@ -71,8 +71,10 @@ class FedSGD(Strategy):
 
     ``start`` is Flower's own. A bad client never stops a round: ``record.failures`` and the log name it, and
     the others are averaged. A round in which every ordered client raises an error or stays silent does not
-    count: ``start`` raises `NobodyAnswered`. A client without the previous version of the model requests the whole model and
-    gets it in the same round. ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
+    count: ``start`` raises `NobodyAnswered`. A client without the previous version of the model requests the
+    whole model and gets it in the same round.
+
+    ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
