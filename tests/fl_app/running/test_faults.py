@@ -228,9 +228,11 @@ def test_every_flipped_bit_and_every_edit_of_begun_is_found(tmp_path, monkeypatc
             content[:at],
         ):
             path.write_bytes(damaged)
-            with pytest.raises(ConfigError):
-                assert read_checkpoint(tmp_path)[1] != begun, "blanks of JSON may change"
-                raise AssertionError
+            try:
+                assert read_checkpoint(tmp_path)[1] == begun, "a blank of JSON may be another"
+            except ConfigError:
+                refused += 1
+    assert refused > 1.9 * len(content)
     for change in ({"round": 1}, {"clients": []}, {"attempt": 9}, {"unmasking": True}):
         path.write_text(json.dumps(json.loads(content) | change))
         if json.loads(content)[next(iter(change))] != next(iter(change.values())):
