@@ -159,7 +159,9 @@ def _read(path: Path, *, checked: bool) -> _Stored:
             tensors: Update = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         stated = texts.pop(_CHECKSUM, None)
         checksum = None if stated is None else str(json.loads(stated))
-        if (checked or checksum is not None) and checksum != hash_named(texts, tensors):
+        if checked and checksum is None:
+            raise ValueError("has no checksum")
+        if checksum is not None and checksum != hash_named(texts, tensors):
             raise ValueError("is damaged: its checksum is not that of its content")
         told = {name: json.loads(text) for name, text in texts.items()}
     except (OSError, SafetensorError, ValueError, RecursionError) as error:

@@ -54,7 +54,9 @@ def _unwrap(value: Any) -> Any:
     if not _is_there(value):
         return value
     raw = value.untyped_storage().raw
-    # some views are made without asking the device
+    # some views are made without asking the device, also of the same bits as another type
+    if raw.dtype != value.dtype:
+        raw = raw.view(value.dtype)
     offset = raw.storage_offset() + value.storage_offset()
     return raw.as_strided(value.shape, value.stride(), offset)
 
@@ -91,6 +93,11 @@ def _view(held: torch.Tensor, shape: Any, stride: Any, offset: int | None = None
     start = held.untyped_storage().raw.storage_offset()
     offset = held.storage_offset() if offset is None else offset
     return _wrap(_unwrap(held).as_strided(shape, stride, start + offset))
+
+
+def _view_in_place(held: torch.Tensor, shape: Any, stride: Any, offset: int | None = None) -> torch.Tensor:
+    held.data = _view(held, shape, stride, offset)
+    return held
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -132,6 +139,7 @@ _kernels.impl("_copy_from", _copy, "PrivateUse1")
 _kernels.impl("_copy_from_and_resize", _copy_and_resize, "PrivateUse1")
 _kernels.impl("_local_scalar_dense", _read, "PrivateUse1")
 _kernels.impl("as_strided", _view, "PrivateUse1")
+_kernels.impl("as_strided_", _view_in_place, "PrivateUse1")
 _kernels.impl("convolution_overrideable", _convolve, "PrivateUse1")
 _kernels.impl("convolution_backward_overrideable", _convolve_back, "PrivateUse1")
 _all = torch.library.Library("_", "IMPL")
