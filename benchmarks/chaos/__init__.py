@@ -1,1 +1,1 @@
-"""Faults injected into real runs, at random and at exact points, and a checker of what the runs leave behind."""
+"""Faults injected into real runs, and a checker of what the runs leave behind."""

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.chaos --minutes 10 [--seed S] [--kinds …]``: inject faults, check what is left, count.
+"""``python -m benchmarks.chaos --minutes 10 [--seed S] [--kinds …]``: inject faults and count the losses.
 
-Every fault has a seed of its own, which is printed; ``--seed S --faults 1`` injects that one again. The exit code
-is 1 if any run lost something.
+Every fault has a seed of its own, which is printed with a loss; ``--seed S --faults 1`` and the same ``--kinds``
+inject that one again. The exit code is 1 if any run lost something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fl_app.running.ownership import CHECKPOINT, STATE
 
 _SMALL = (
     "data.train_per_class=6 data.test_per_class=3 clients=4 batch_size=4 rounds=5 lr=0.1 threads=1 model=mlp "
-    "model.hidden=[8] data.size=12 evaluate_every=2 baseline=false checkpoint=true dp.secure=false"
+    "model.hidden=[8] data.size=12 evaluate_every=2 baseline=false checkpoint=true"
 )
 _NOISE = "training.steps=2 defense=fl_top defense.share=0.1 dp=client dp.epsilon=null dp.noise_multiplier=1"
 CONFIGS = {
@@ -203,14 +203,8 @@ def sweeps(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome:
     """Kill a sweep with two workers, or one of them, and let the same command go on."""
     folder, log = chaos.home / f"sweep {seed}", chaos.home / f"{seed}.log"
     cells = "defense=none,dgp seed=0,1"
-    command = [
-        sys.executable,
-        "-m",
-        "fl_app",
-        "-m",
-        *shlex.split(f"{_SMALL} attack=none dp=none {cells} jobs=2"),
-    ]
-    command.append(f"hydra.sweep.dir='{folder}'")
+    words = shlex.split(f"{_SMALL} attack=none dp=none {cells} jobs=2")
+    command = [sys.executable, "-m", "fl_app", "-m", *words, f"hydra.sweep.dir='{folder}'"]
     target = rng.choice(("worker", "parent"))
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=chaos.home)
@@ -230,9 +224,8 @@ def sweeps(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome:
     finished = sorted(path.parent for path in folder.glob("*/result.json"))
     if len(finished) != 4 or any(load(cell).get("status") != "finished" for cell in finished):
         wrong.append(f"cells {[(cell.name, load(cell).get('status')) for cell in finished]}")
-    if left := [
-        str(p.name) for p in folder.rglob("*") if p.name.endswith((".lock", ".part")) or p.name == CHECKPOINT
-    ]:
+    left = [p.name for p in folder.rglob("*") if p.suffix in (".lock", ".part") or p.name == CHECKPOINT]
+    if left:
         wrong.append(f"left over {left}")
     return f"a sweep's {target} killed", wrong, met
 

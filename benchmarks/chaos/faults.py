@@ -1,4 +1,4 @@
-"""Kinds of faults: what a child does to itself at an exact point, and what others do to it at a random moment."""
+"""Kinds of faults: at an exact point, by the child itself, and at a random moment, by others."""
 
 from __future__ import annotations
 

@@ -30,8 +30,9 @@ class Claim:
 
     def close(self) -> None:
         """Leave the folder to others."""
-        with suppress(OSError):  # a disk that has become read-only: the lock ends with the handle
-            self._path.unlink()
+        for _ in range(2):  # a disk may fail once
+            with suppress(OSError):  # or be read-only by now: the lock ends with the handle
+                self._path.unlink(missing_ok=True)
         with suppress(OSError):
             os.close(self._handle)
         self._handle = -1
