@@ -1,7 +1,7 @@
 """``python -m benchmarks.chaos --minutes 10 [--seed S] [--kinds …]``: inject faults and count the losses.
 
-Every fault has a seed of its own, which is printed with a loss; ``--seed S --faults 1`` and the same ``--kinds``
-inject that one again. The exit code is 1 if any run lost something.
+Every fault has a seed of its own, which is printed with a loss. ``--seed S --faults 1`` with the same
+``--kinds`` injects that one again. The exit code is 1 if any run lost something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything runs on a second device as it does on a GPU: the same bits as on the CPU, and a bound on copies."""
+"""Everything runs on a second device: the same bits as on the CPU, and a bound on copies."""
 
 import json
 import subprocess
@@ -15,36 +15,41 @@ SECURE = "secagg=on clients=4 secagg.min_clients=3"
 SHORT = {
     "dgp, attacked": "defense=dgp attack=ig attack.steps=3 attack.rounds=[2] attack.clients=[0]",
     "adgp, resumed": f"{MLP} defense=adgp defense.location=vote",
-    "fl_top, masked and noisy": f"{VECTORS} defense=fl_top {NOISE} dp.secure=false {SECURE}",
+    "fl_top, masked and noisy": f"{VECTORS} defense=fl_top {NOISE} {SECURE}",
     "batch norm": "model=convnet model.width=4 defense=none strategy=fed_avg bn=sync rounds=2 clients=2",
 }
+SEEN = "attack.rounds=[1] attack.clients=[0]"
+DEFENSES = "none topk sign laplace gaussian outpost precode ats dp_sgd graddrop int8 fp16 bf16 prune"
 ALL = {
-    **{f"defense {name}": f"defense={name}" for name in ("none", "topk", "sign", "laplace", "gaussian", "outpost")},
-    **{f"defense {name}": f"defense={name}" for name in ("precode", "ats", "dp_sgd", "graddrop", "int8")},
+    **{f"defense {name}": f"defense={name}" for name in DEFENSES.split()},
     "soteria": "defense=soteria defense.rate=0.5",
-    **{f"strategy {name}": f"{MLP} defense=none strategy={name}" for name in ("fed_avg", "fed_adam", "fed_yogi")},
-    "prox": f"{MLP} defense=none strategy=fed_prox strategy.proximal_mu=0.1 strategy.momentum=0.5, resumed",
+    **{
+        f"strategy {name}": f"{MLP} defense=none strategy={name}"
+        for name in ("fed_avg", "fed_adam", "fed_yogi", "fed_adagrad", "fed_avgm")
+    },
+    "prox, resumed": f"{MLP} strategy=fed_prox strategy.proximal_mu=0.1 strategy.momentum=0.5 defense=none",
     **{f"vectors {name}": f"{VECTORS} defense={name}" for name in ("fl_std", "fl_basic", "fl_cs", "fl_top")},
-    "vote": f"{VECTORS} defense=fl_top defense.chosen_by=vote {NOISE} dp.secure=false",
+    "vote": f"{VECTORS} defense=fl_top defense.chosen_by=vote {NOISE}",
     "local batch norm": "model=convnet model.width=4 defense=none strategy=fed_avg bn=local",
     **{
-        f"attack {name}": f"{MLP} defense=none attack={name} attack.rounds=[2] attack.clients=[0]"
-        for name in ("idlg_label", "bias_labels", "rlg")
+        f"attack {name}": f"{MLP} defense=none attack={name} {SEEN}"
+        for name in ("idlg_label", "bias_labels", "rlg", "first_linear")
     },
     **{
-        f"attack {name}": f"defense=dgp attack={name} attack.steps=3 attack.rounds=[1] attack.clients=[0]"
-        for name in ("ig", "dlg", "gradinversion")
+        f"attack {name}": f"defense=dgp attack={name} attack.steps=3 {SEEN}"
+        for name in ("ig", "dlg", "idlg", "gi")
     },
-    "attack rgap": "defense=none attack=rgap attack.rounds=[1] attack.clients=[0]",
-    "attack rob": f"{MLP} defense=dgp attack=rob attack.bins=8 attack.rounds=[2] attack.clients=[1]",
-    "text": "data=text model=bert_mlm attack=text_dlg attack.steps=2 attack.rounds=[1] attack.clients=[0] clients=2",
+    "attack rob": f"{MLP} defense=dgp attack=rob attack.bins=8 {SEEN}",
+    "attack text": f"data=text model=bert_mlm attack=text_dlg attack.steps=2 {SEEN} clients=2",
 }
 MOST_COPIES = {"up": 60, "down": 60, "read": 60}
 """Copies of a round with three clients and a small network; a GPU user pays for each one."""
 
 
 def compared(runs: dict[str, str]) -> dict[str, dict]:
-    named = {name.replace(", resumed", " resume"): text.replace(", resumed", "") for name, text in runs.items()}
+    named = {
+        name.replace(", resumed", " resume"): text.replace(", resumed", "") for name, text in runs.items()
+    }
     done = subprocess.run(
         [sys.executable, str(SUPPORT / "pretend_runs.py"), json.dumps(named)], capture_output=True, text=True
     )
