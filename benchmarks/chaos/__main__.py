@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.chaos import faults
 from benchmarks.chaos.invariants import check_end, check_whole, is_complete, load
-from benchmarks.chaos.processes import HANGS, emptied, start
+from benchmarks.chaos.processes import HANGS, emptied, start, warm
 from fl_app.running.ownership import CHECKPOINT, STATE
 
 _SMALL = (
@@ -57,13 +57,16 @@ class Chaos:
     def base(self, config: str) -> tuple[Path, int]:
         """Return the undisturbed run of a config, and the number of its operations on files."""
         if config not in self.bases:
-            folder, counted = self.home / f"base {config}", self.home / "operations"
+            folder, counted = self.home / "run", self.home / "operations"
+            warm(overrides(config), emptied(folder))
             began = time.monotonic()
-            child = start(overrides(config), folder, self.home / "base.log", faults.count(folder, counted))
+            child = start(
+                overrides(config), emptied(folder), self.home / "base.log", faults.count(folder, counted)
+            )
             if code := child.wait():
                 raise RuntimeError(f"chaos: the undisturbed run ended with {code}:\n{child.said()[-2000:]}")
-            self.longest = max(1.0, time.monotonic() - began)
-            self.bases[config] = folder, int(counted.read_text())
+            self.longest = time.monotonic() - began
+            self.bases[config] = folder.rename(self.home / f"base {config}"), int(counted.read_text())
         return self.bases[config]
 
     def strike(self, seed: int, kinds: list[str]) -> None:
@@ -104,7 +107,7 @@ def exact_points(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Ou
     """Strike before one operation on a file, sometimes once more in the resumed run."""
     _, most = chaos.base(config)
     fault = rng.choice(faults.EXACT)
-    folder, log = emptied(chaos.home / f"run {seed}"), chaos.home / f"{seed}.log"
+    folder, log = emptied(chaos.home / "run"), chaos.home / f"{seed}.log"
     armed = faults.exact(folder, fault, rng.randint(1, most))
     child = start(overrides(config), folder, log, armed)
     code = child.wait()
@@ -121,7 +124,7 @@ def clients(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome
     """Strike within the work of a client."""
     chaos.base(config)
     fault = rng.choice(faults.IN_CLIENTS)
-    folder, log = emptied(chaos.home / f"run {seed}"), chaos.home / f"{seed}.log"
+    folder, log = emptied(chaos.home / "run"), chaos.home / f"{seed}.log"
     child = start(overrides(config), folder, log, faults.in_client(fault, rng.randint(1, 16)))
     code = child.wait()
     wrong = [] if isinstance(code, int) and code < 0 else check_end(folder, code, child.said())
@@ -132,7 +135,7 @@ def moments(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome
     """Strike from outside at a random moment, up to twice."""
     chaos.base(config)
     fault = rng.choice(faults.MOMENTS)
-    folder, log = emptied(chaos.home / f"run {seed}"), chaos.home / f"{seed}.log"
+    folder, log = emptied(chaos.home / "run"), chaos.home / f"{seed}.log"
     met, wrong = 0, list[str]()
     code: int | str = 0
     for _ in range(rng.choice((1, 1, 2))):
@@ -151,7 +154,7 @@ def moments(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome
 def full_disks(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome:
     """Fill a real disk at a random moment."""
     chaos.base(config)
-    disk = faults.Disk(chaos.home / f"disk {seed}")
+    disk = faults.Disk(chaos.home / "disk")
     if not disk.is_there:
         return "a full tmpfs", [], 0
     log = chaos.home / f"{seed}.log"
@@ -176,7 +179,7 @@ def clocks(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome:
     libraries = list(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not libraries:
         return "a clock that jumps", [], 0
-    folder, log = emptied(chaos.home / f"run {seed}"), chaos.home / f"{seed}.log"
+    folder, log = emptied(chaos.home / "run"), chaos.home / f"{seed}.log"
     stamp = chaos.home / f"{seed}.clock"
     stamp.write_text("+0")
     environment = os.environ | {

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fl_app.cli.guard import guarded
+from fl_app.config.compose import compose, join_overrides
 from fl_app.console.logs import show_logs
 from fl_app.experiments.job import run_job
 from fl_app.running import federation
@@ -64,13 +65,18 @@ class Child:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
+def warm(overrides: Sequence[str], folder: Path) -> None:
+    """Run once in this process: its children then have all modules, data and composed configs."""
+    run_job(list(overrides), folder=folder)
+    for composed in ([], list(overrides)):
+        compose(join_overrides([*composed, f"resume={folder}"]))
+
+
 def start(overrides: Sequence[str], folder: Path, log: Path, arm: Callable[[], None] | None = None) -> Child:
     """Run or resume in ``folder`` as the command does; ``arm`` prepares a fault in the child."""
     wanted = [f"resume={folder}"] if (folder / CHECKPOINT / STATE).exists() else list(overrides)
 
     def work() -> None:
-        federation.write_report = _brief_report
-        federation.plot_partition = lambda *_, **__: None
         show_logs(False)
         if arm is not None:
             arm()
@@ -79,11 +85,17 @@ def start(overrides: Sequence[str], folder: Path, log: Path, arm: Callable[[], N
     return Child(work, log)
 
 
+federation.plot_partition = lambda *_, **__: None
+
+
 def _brief_report(folder: Path | str) -> Path:
     """Write a page without pictures: they take longer than the whole run."""
     path = Path(folder) / "report.html"
     path.write_text("report")
     return path
+
+
+federation.write_report = _brief_report
 
 
 def _serve(work: Callable[[], None], log: Path) -> None:

@@ -241,6 +241,7 @@ class _RoundEnd:
             if not self.parts.strategy.done:
                 self.lasting.round_ended(0)
             return None
+        self.parts.strategy.exchange.refuse_failure()
         server_round += self.parts.strategy.done
         seconds = time.perf_counter() - self._start
         config = self.parts.config

@@ -171,9 +171,13 @@ class Exchange:
         self.unanswered.add(client)
         self.fail(client, reason)
 
-    def refuse_silence(self) -> None:
-        """Raise `NobodyAnswered` if clients were ordered and all of them failed."""
-        if not self._drawn or not self._drawn <= self.unanswered:
+    def refuse_failure(self) -> None:
+        """Raise `NobodyAnswered` if clients were ordered and all of them failed.
+
+        A single one must have raised an error or stayed silent: with refused answers it could end any run.
+        """
+        failed = {failure.client for failure in self.record.failures}
+        if not self._drawn or not self._drawn <= (failed if len(self._drawn) > 1 else self.unanswered):
             return
         reasons = [f"client {failure.client}: {failure.reason}" for failure in self.record.failures]
         more = f", and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""

@@ -70,8 +70,7 @@ class FedSGD(Strategy):
     nodes, at least ``min_available_nodes``.
 
     ``start`` is Flower's own. A bad client never stops a round: ``record.failures`` and the log name it, and
-    the others are averaged. A round in which every ordered client raises an error or stays silent does not
-    count: ``start`` raises `NobodyAnswered`. A client without the previous version of the model requests the
+    the others are averaged. A client without the previous version of the model requests the
     whole model and gets it in the same round.
 
     ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
@@ -423,7 +422,6 @@ class FedSGD(Strategy):
         named = {failure.client for failure in record.failures} | set(record.attacked)
         for client in self.exchange.sampled.keys() - good.keys() - named:
             self.exchange.fail_silent(client, "no answer in time")
-        self.exchange.refuse_silence()
         self._charge(good)
 
         total, buffers, clients = self.gather(good)

@@ -1,8 +1,8 @@
-"""A second device without hardware, `device=pretend`: its tensors hold a CPU tensor that Python alone reaches.
+"""A second device without hardware, `device=pretend`, whose tensors hold tensors of the CPU.
 
 As on a GPU, mixing its tensors with those of the CPU is an error, and every value that Python reads is a copy
-from the device. All kernels are the CPU's, so a run there has the bits of a run on the CPU. torch registers one
-such device for a whole process, so whoever imports this needs a process of its own.
+from the device. All kernels are the CPU's, so a run there has the bits of a run on the CPU. torch registers
+one such device for a whole process, so whoever imports this needs a process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "pretend"
 copies: Counter[str] = Counter()
-"""Copies since the start: `up` to the device, `down` from it, and `read`, single numbers that Python reads."""
+"""Copies since the start: `up` to the device, `down` from it, and `read`, numbers that Python reads."""
 
 _setup_privateuseone_for_python_backend(NAME)
 _CPU = torch.device("cpu")

@@ -32,9 +32,10 @@ def run(overrides: str, device: str, folder: Path, *, cut_at: int | None = None)
     if cut_at is None:
         run_job(every, folder=folder)
     else:
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        with pytest.MonkeyPatch.context() as patch:
             strike(patch, cut_at, RuntimeError("power cut"))
-            run_job(every, folder=folder)
+            with pytest.raises(RuntimeError, match="power cut"):
+                run_job(every, folder=folder)
         client_parts.cache_clear()
         run_job([f"resume={folder}"])
     return {kind: (n - before.get(kind, 0)) // ROUNDS for kind, n in pretend_device.copies.items()}

@@ -11,8 +11,8 @@ from fl_app.cli.guard import FAILED, READER_GONE
 
 HEAD = "import sys; from fl_app.cli.guard import guarded; from fl_app.console.streams import say\n"
 WORK = (
-    HEAD
-    + "def work():\n say('ε 3 ≤ 4 ÷ 2'); say('more')\n open(sys.argv[1], 'w').write('done')\nguarded('x', work)"
+    HEAD + "def work():\n say('ε 3 ≤ 4 ÷ 2'); say('more')\n open(sys.argv[1], 'w').write('done')\n"
+    "guarded('x', work)"
 )
 PLAIN = HEAD + "guarded('x', lambda: [print('line', flush=True) for _ in range(9)])"
 
