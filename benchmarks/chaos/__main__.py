@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks.chaos import faults
 from benchmarks.chaos.invariants import check_end, check_whole, is_complete, load
 from benchmarks.chaos.processes import HANGS, emptied, start, warm
+from fl_app.console.logs import show_logs
 from fl_app.running.ownership import CHECKPOINT, STATE
 
 _SMALL = (
@@ -278,6 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     first = int(time.time()) % 10**8 if args.seed is None else args.seed
     end = time.monotonic() + 60 * args.minutes
+    show_logs(False)
     with tempfile.TemporaryDirectory(prefix="chaos-") as home:
         chaos = Chaos(Path(home))
         seed = first

@@ -42,8 +42,13 @@ ALL = {
     "attack rob": f"{MLP} defense=dgp attack=rob attack.bins=8 {SEEN}",
     "attack text": f"data=text model=bert_mlm attack=text_dlg attack.steps=2 {SEEN} clients=2",
 }
-MOST_COPIES = {"up": 60, "down": 60, "read": 60}
-"""Copies of a round with three clients and a small network; a GPU user pays for each one."""
+MOST_COPIES = {
+    "dgp, attacked": {"up": 66, "down": 142, "read": 112},
+    "adgp resume": {"up": 114, "down": 166, "read": 184},
+    "fl_top, masked and noisy": {"up": 76, "down": 48, "read": 20},
+    "batch norm": {"up": 330, "down": 470, "read": 54},
+}
+"""Copies between host and device in a round of three or four clients; a GPU user pays for each one."""
 
 
 def compared(runs: dict[str, str]) -> dict[str, dict]:
@@ -70,8 +75,9 @@ def check(found: dict[str, dict]) -> None:
 def test_a_run_on_another_device_has_the_same_bits_and_copies_little():
     found = compared(SHORT)
     check(found)
-    copies = found["adgp resume"]["copies"]
-    assert all(copies[kind] <= most for kind, most in MOST_COPIES.items()), copies
+    for name, bounds in MOST_COPIES.items():
+        copies = found[name]["copies"]
+        assert all(0 < copies[kind] <= most for kind, most in bounds.items()), (name, copies)
 
 
 @pytest.mark.slow
