@@ -78,7 +78,7 @@ def attack_sightings(
     watch = _Watch(sightings, template, public, attacker, results.run.recovery)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
-        results.run.attacks += entries
+        results.add_attacks(entries)
         for note in exceeded_notes(entries):
             logger.warning("%s", note)
             if note not in results.run.notes:  # a run may be attacked again

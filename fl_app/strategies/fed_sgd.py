@@ -71,8 +71,10 @@ class FedSGD(Strategy):
     nodes, at least ``min_available_nodes``.
 
     ``start`` is Flower's own. A bad client never stops a round: ``record.failures`` and the log name it, and
-    the others are averaged. A client without the previous version of the model requests the whole model and
-    gets it in the same round. ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
+    the others are averaged. A client without the previous version of the model requests the
+    whole model and gets it in the same round.
+
+    ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
@@ -428,7 +430,7 @@ class FedSGD(Strategy):
         good = self._collect(TRAIN, replies, self._pack(TRAIN))
         named = {failure.client for failure in record.failures} | set(record.attacked)
         for client in self.exchange.sampled.keys() - good.keys() - named:
-            self.exchange.fail(client, "no answer in time")
+            self.exchange.fail_silent(client, "no answer in time")
         self._charge(good)
 
         total, buffers, clients = self.gather(good)

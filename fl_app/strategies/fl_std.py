@@ -517,7 +517,7 @@ class FLStd(FedAvg):
         answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):
-                self.exchange.fail(client, f"{kind}: {reason}")
+                self.exchange.fail_silent(client, f"{kind}: {reason}")
             else:  # its vector stays in the sum
                 self.exchange.note(f"client {client}: {kind}: {reason}")
         return answers
