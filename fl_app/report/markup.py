@@ -39,16 +39,29 @@ def join(children: Child) -> Html:
     return Html("".join(join(child) for child in children))
 
 
-def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: int = 1) -> Html:
+def table(
+    header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: int = 1, caption: str | None = None
+) -> Html:
     """Make a table that scrolls sideways on a narrow screen; after ``words`` columns come numbers."""
 
-    def line(cell: str, cells: Sequence[Child]) -> Html:
+    def line(cell: str, cells: Sequence[Child], scope: str | None = None) -> Html:
         return element(
-            "tr", [element(cell, c, class_=None if i < words else "number") for i, c in enumerate(cells)]
+            "tr",
+            [
+                element(cell, c, class_=None if i < words else "number", scope=scope)
+                for i, c in enumerate(cells)
+            ],
         )
 
     body = element("tbody", [line("td", row) for row in rows])
-    return element("div", element("table", element("thead", line("th", header)), body), class_="scroll")
+    return scrolled(
+        element("caption", caption) if caption else None, element("thead", line("th", header, "col")), body
+    )
+
+
+def scrolled(*children: Child) -> Html:
+    """Make a table of ``children`` that the keyboard can scroll sideways."""
+    return element("div", element("table", *children), class_="scroll", tabindex="0", role="region", aria_label="table")
 
 
 def details(title: str, *children: Child) -> Html:

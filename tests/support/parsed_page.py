@@ -40,6 +40,10 @@ class ParsedPage(HTMLParser):
         """Return the attributes of all elements of one kind."""
         return [attributes for name, attributes in self.elements if name == tag]
 
+    def with_fact(self, name: str) -> list[dict[str, str]]:
+        """Return the attributes of all elements with this `data-fact`."""
+        return [attributes for _, attributes in self.elements if attributes.get("data-fact") == name]
+
     def table_with(self, title: str) -> list[dict[str, str]]:
         """Return the rows of the first table that has a column ``title``, by column."""
         for table in self.tables:
