@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from fl_app.report.script import SCRIPT
 from fl_app.report.style import STYLE
 
 _VOID = frozenset({"br", "img", "meta", "source"})
@@ -61,12 +62,14 @@ def table(
 
 def scrolled(*children: Child) -> Html:
     """Make a table of ``children`` that the keyboard can scroll sideways."""
-    return element("div", element("table", *children), class_="scroll", tabindex="0", role="region", aria_label="table")
+    return element(
+        "div", element("table", *children), class_="scroll", tabindex="0", role="region", aria_label="table"
+    )
 
 
-def details(title: str, *children: Child) -> Html:
+def details(title: str, *children: Child, id_: str | None = None) -> Html:
     """Make a part that is folded away until asked for."""
-    return element("details", element("summary", title), *children)
+    return element("details", element("summary", title), *children, id_=id_)
 
 
 def relative_link(target: Path, base: Path) -> str:
@@ -74,12 +77,11 @@ def relative_link(target: Path, base: Path) -> str:
     return quote(Path(os.path.relpath(target, base)).as_posix())
 
 
-def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Html:
+def page(title: str, body: Child, *, wide: bool = False) -> Html:
     """Make a whole document that can load nothing: its policy allows only what the file itself holds."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"'sha256-{digest}'" if script else "'none'"
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'"
     )
     head = element(
@@ -91,7 +93,7 @@ def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Ht
         element("title", title),
         element("style", Html(STYLE)),
     )
-    scripts = element("script", Html(script)) if script else None
+    scripts = element("script", Html(SCRIPT))
     return Html(
         "<!doctype html>\n"
         + element(

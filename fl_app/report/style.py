@@ -7,12 +7,16 @@ STYLE = """
   --ground: #f5f5f2; --card: #ffffff; --ink: #1c1e24; --muted: #5f6470; --line: #dfe0dc;
   --accent: #2457c5; --open: #b4470c; --half: #8a6a00; --shut: #0b7a6c; --warn: #fff3d6; --warn-ink: #6b4500;
   --bad: #fde4e1; --bad-ink: #85170c;
+  --s0: #0072b2; --s1: #d55e00; --s2: #009e73; --s3: #a6488a; --s4: #8a6d00; --s5: #3f9fd8; --s6: #e69f00;
+  --s7: #555b66;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #131519; --card: #1d2026; --ink: #e9eaed; --muted: #a0a6b2; --line: #343943;
     --accent: #8fb2ff; --open: #ff9d66; --half: #f0cc55; --shut: #4fd1bd;
     --warn: #3b3013; --warn-ink: #ffdf94; --bad: #45201d; --bad-ink: #ffc0b8;
+    --s0: #5aa9e6; --s1: #ff8a4c; --s2: #35c79a; --s3: #d98cc4; --s4: #d8b93a; --s5: #9fd3f5; --s6: #f3b73e;
+    --s7: #b4bac6;
   }
 }
 * { box-sizing: border-box; }
@@ -138,6 +142,50 @@ th[aria-sort=descending] button::after { content: " ▼"; }
 .wide thead tr:last-child th:first-child, .wide tbody td:first-child {
   position: sticky; left: 0; background: var(--card);
 }
+.s0 { --own: var(--s0); } .s1 { --own: var(--s1); } .s2 { --own: var(--s2); } .s3 { --own: var(--s3); }
+.s4 { --own: var(--s4); } .s5 { --own: var(--s5); } .s6 { --own: var(--s6); } .s7 { --own: var(--s7); }
+.live { display: block; width: 100%; height: auto; touch-action: pan-y; }
+.live:focus-visible, .tile:focus-visible, .scroll:focus-visible {
+  outline: 2px solid var(--accent); outline-offset: 2px;
+}
+.live text { fill: var(--muted); font-size: 14px; }
+.live .grid { stroke: var(--line); }
+.live .level { stroke: var(--muted); stroke-dasharray: 4 3; stroke-width: 1.4; }
+.live .rule { stroke: var(--muted); }
+.live polyline { fill: none; stroke: var(--own); stroke-width: 2.2; }
+.live polygon { fill: var(--own); opacity: .16; }
+.live circle { fill: var(--own); }
+.live .faint circle { opacity: 0; }
+.live .faint circle:hover { opacity: 1; }
+.live .series[data-off] { display: none; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem .9rem; }
+.series-name { color: var(--ink); overflow-wrap: anywhere; }
+button.series-name { all: unset; cursor: pointer; overflow-wrap: anywhere; }
+button.series-name:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+button.series-name[aria-pressed=false] { color: var(--muted); text-decoration: line-through; }
+.key { display: inline-block; width: 1rem; height: .25rem; margin: 0 .4rem .2rem 0; background: var(--own); }
+.readout {
+  display: block; min-height: 1.4em; font-size: .85rem; color: var(--muted); overflow-wrap: anywhere;
+}
+abbr { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
+.terms dt { font-weight: 600; }
+.terms dd { margin: 0 0 .4rem; max-width: 72ch; }
+.examples { display: flex; flex-wrap: wrap; gap: .6rem; }
+.examples figure { width: 7rem; }
+img.tile[role=button] { cursor: zoom-in; }
+dialog.zoom {
+  background: var(--card); color: var(--ink); border: 1px solid var(--line); border-radius: 14px;
+  padding: 1rem; width: min(32rem, 94vw);
+}
+dialog.zoom::backdrop { background: rgb(0 0 0 / .6); }
+dialog.zoom .alone, .over-and-under img { width: 100%; display: block; image-rendering: pixelated; }
+.over-and-under { position: relative; }
+.over-and-under .over { position: absolute; inset: 0; height: 100%; }
+.compare input { width: 100%; }
+.ends { display: flex; justify-content: space-between; font-size: .85rem; color: var(--muted); }
+caption { text-align: left; padding: .45rem .6rem; color: var(--muted); font-size: .85rem; }
+.paper-name { font-size: 1.1rem; margin-top: 1.8rem; }
+h4 { margin: 1rem 0 .3rem; font-size: .95rem; }
 .charts.loose { align-items: start; }
 .figures .panel { max-width: 46rem; }
 .stack { display: grid; gap: 1rem; align-content: start; min-width: 0; }

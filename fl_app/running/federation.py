@@ -53,6 +53,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     past = read_past(config)
     folder = run_folder(resumed or config["run_dir"], config["choices"]["defense"])
     results = Results(folder, config, _sizes(parts))
+    results.run.test_samples = _test_samples(parts)
     with _logging_to(folder / "run.log"):
         describe_vectors(parts.strategy, parts.model, results)
         start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
@@ -245,6 +246,12 @@ def _in_words(tested: Evaluation) -> str:
 def _save_model(strategy: FedSGD, path: Path) -> None:
     tensors = strategy.weights | strategy.buffers
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _test_samples(parts: ServerParts) -> int | None:
+    """Return the number of test samples if each has one label; of tokens and words no count is known."""
+    labels = parts.dataset.test.labels
+    return len(labels) if labels.ndim == 1 else None
 
 
 def _sizes(parts: ServerParts) -> dict[str, int]:

@@ -36,6 +36,11 @@ class ParsedPage(HTMLParser):
         """Everything a reader sees, in one line."""
         return " ".join(" ".join(self._words).split())
 
+    @property
+    def foreign_scripts(self) -> int:
+        """Number of scripts beside the one that every page has."""
+        return len(self.named("script")) - 1
+
     def named(self, tag: str) -> list[dict[str, str]]:
         """Return the attributes of all elements of one kind."""
         return [attributes for name, attributes in self.elements if name == tag]
