@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -45,19 +46,25 @@ def table(
 ) -> Html:
     """Make a table that scrolls sideways on a narrow screen; after ``words`` columns come numbers."""
 
-    def line(cell: str, cells: Sequence[Child], scope: str | None = None) -> Html:
-        return element(
-            "tr",
-            [
-                element(cell, c, class_=None if i < words else "number", scope=scope)
-                for i, c in enumerate(cells)
-            ],
-        )
+    names = [text_of(title) for title in header]
 
-    body = element("tbody", [line("td", row) for row in rows])
-    return scrolled(
-        element("caption", caption) if caption else None, element("thead", line("th", header, "col")), body
+    def cell(tag: str, index: int, content: Child, **more: str | None) -> Html:
+        return element(tag, content, class_=None if index < words else "number", **more)
+
+    head = element("tr", [cell("th", i, title, scope="col") for i, title in enumerate(header)])
+    body = element(
+        "tbody",
+        [
+            element("tr", [cell("td", i, c, data_label=name or None) for i, (c, name) in enumerate(line)])
+            for line in (zip(row, names, strict=True) for row in rows)
+        ],
     )
+    return scrolled(element("caption", caption) if caption else None, element("thead", head), body)
+
+
+def text_of(title: Child) -> str:
+    """Return the words of a heading, which name its cells where a phone shows a row as a list."""
+    return unescape(re.sub(r"<[^>]*>", "", join(title)))
 
 
 def scrolled(*children: Child) -> Html:

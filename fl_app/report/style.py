@@ -25,7 +25,7 @@ body {
   margin: 0; background: var(--ground); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif;
 }
-main { max-width: 1120px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main { max-width: 1240px; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 main.wide { max-width: 1560px; }
 h1 {
   font-size: clamp(1.5rem, 4.5vw, 2.2rem); line-height: 1.2; margin: .2rem 0 .8rem;
@@ -110,13 +110,13 @@ figcaption { font-size: .82rem; line-height: 1.35; margin-top: .3rem; }
   margin: .6rem 0;
 }
 .panel .scroll, details .scroll { background: none; }
-table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td {
-  padding: .45rem .6rem; text-align: left; vertical-align: top;
+  padding: .4rem .45rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line);
 }
 tbody tr:last-child td { border-bottom: 0; }
-th { font-weight: 600; color: var(--muted); white-space: nowrap; vertical-align: bottom; }
+th { font-weight: 600; color: var(--muted); vertical-align: bottom; }
 th.group { text-align: center; border-left: 1px solid var(--line); }
 td { max-width: 24rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
@@ -138,7 +138,7 @@ th[aria-sort=descending] button::after { content: " ▼"; }
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr));
   gap: 1rem;
 }
-.wide th, .wide td { padding-inline: .45rem; }
+.wide th, .wide td { padding-inline: .4rem; }
 .wide thead tr:last-child th:first-child, .wide tbody td:first-child {
   position: sticky; left: 0; background: var(--card);
 }
@@ -211,6 +211,16 @@ ul { padding-left: 1.2rem; margin: .4rem 0; }
   .frontier.tight { display: block; }
   main { padding: 1.2rem .9rem 3rem; }
   .card, .panel { padding: .9rem 1rem; }
+  .scroll thead { display: block; }
+  .scroll thead tr { display: none; }
+  .scroll thead tr:last-child { display: flex; flex-wrap: wrap; gap: 0 .6rem; padding: .2rem .6rem; }
+  .scroll thead th { display: inline; border: 0; padding: 0; position: static !important; }
+  .scroll table, .scroll tbody, .scroll tr, .scroll td, .scroll caption { display: block; }
+  .scroll tr { padding: .5rem 0; border-bottom: 2px solid var(--line); }
+  .scroll td { border: 0; max-width: none; padding: .1rem .6rem; text-align: left; white-space: normal; }
+  .scroll td[data-label]::before { content: attr(data-label) ": "; color: var(--muted); }
+  .scroll td small { display: inline; }
+  .wide tbody td:first-child { position: static; }
   .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }
   .gallery figcaption, .gallery .head { font-size: .75rem; }
 }

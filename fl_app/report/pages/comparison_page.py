@@ -27,7 +27,7 @@ from fl_app.report.data.formats import (
 from fl_app.report.data.scores import LPIPS, PSNR, Metric
 from fl_app.report.data.thinning import MOST_POINTS, thinned
 from fl_app.report.data.update_kinds import WITH, WITHOUT
-from fl_app.report.markup import Child, Html, element, page, relative_link, scrolled
+from fl_app.report.markup import Child, Html, element, page, relative_link, scrolled, text_of
 from fl_app.report.pages.frontier_section import frontier_section
 from fl_app.report.pages.metric_notes import metric_name, metric_notes
 from fl_app.report.pages.panels import panel
@@ -112,7 +112,19 @@ def _table(rows: list[ComparisonRow], links: _Links) -> Html:
             for index, title in enumerate(titles)
         ],
     )
-    body = [element("tr", _cells(row, links, two_classes=two_classes)) for row in rows]
+    groups_of = [*[""] * len(plain), *(f"{name}, " for name in compared for _ in LEAK_METRICS), "", "", ""]
+    names = [f"{group}{text_of(title)}" for group, title in zip(groups_of, titles, strict=True)]
+    body = [
+        element(
+            "tr",
+            [
+                # the names are ours, so nothing in them has to be escaped
+                Html(cell.replace("<td", f'<td data-label="{name}"', 1))
+                for cell, name in zip(_cells(row, links, two_classes=two_classes), names, strict=True)
+            ],
+        )
+        for row in rows
+    ]
     caption = element("caption", "A row for each configuration; a heading sorts the rows by its column")
     return scrolled(caption, element("thead", groups, header), element("tbody", body))
 
