@@ -31,7 +31,7 @@ LAYERS = [
     {"results"},
     {"console"},
     {"storage"},
-    {"types", "seeding"},
+    {"types", "seeding", "torch_backend"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""
 

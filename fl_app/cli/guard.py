@@ -38,8 +38,8 @@ def guarded(
             command()
         finally:
             sys.stdout.flush()  # here, not at exit: a closed pipe shows only now
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; {interrupted}", file=sys.stderr)
+    except KeyboardInterrupt as interruption:
+        print(printable(f"{name}: interrupted; {str(interruption) or interrupted}"), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         if not _reader_is_gone():

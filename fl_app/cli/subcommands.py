@@ -23,6 +23,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "attack": Subcommand("fl_app.cli.new_attack", "attack a finished run again (fl-app-attack)"),
     "choose": Subcommand("fl_app.cli.choose", "try defenses on your data and model, recommend one"),
     "ats-search": Subcommand("fl_app.cli.ats_search", "search policies for ATS (fl-app-ats-search)"),
+    "weights": Subcommand("attacks.metrics.lpips_weights", "get the weights of LPIPS"),
     "policy": Subcommand("fl_app.cli.policy", "check a node's policy, read its log"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.trust import NOBODY, Trust
+from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
@@ -28,6 +30,7 @@ from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
+from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
@@ -58,10 +61,13 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
         describe_vectors(parts.strategy, parts.model, results)
         start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
         lasting: LastingRun | None = None
+        trained = False
         try:
             auditor = watch(parts)
             lasting = LastingRun(grid, parts, overrides, results, auditor, past)
-            sightings = _train(grid, parts, results, auditor, lasting)
+            with stopping_after_rounds():
+                sightings = _train(grid, parts, results, auditor, lasting)
+            trained = True
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
@@ -75,8 +81,10 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
                 check_attacked(auditor, results)
         except KeyboardInterrupt:
+            if trained and lasting is not None:
+                lasting.save_now()
             results.finish("interrupted", "interrupted by the user")
-            raise
+            raise KeyboardInterrupt(_how_to_go_on(folder)) from None
         except BaseException as error:
             results.finish("failed", f"{type(error).__name__}: {error}")
             raise
@@ -246,6 +254,12 @@ def _in_words(tested: Evaluation) -> str:
 def _save_model(strategy: FedSGD, path: Path) -> None:
     tensors = strategy.weights | strategy.buffers
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if has_checkpoint(folder):
+        return f"continue with: fl-app {shlex.quote(f'resume={folder}')}"
+    return f"what there was by then is in {folder}"
 
 
 def _test_samples(parts: ServerParts) -> int | None:
