@@ -28,6 +28,7 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"tracking"},
     {"results"},
     {"console"},
     {"storage"},
