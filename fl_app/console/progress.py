@@ -58,8 +58,8 @@ def track(description: str, total: int) -> Iterator[Advance]:
     """Show a bar for a task of ``total`` steps; nested tasks share one display."""
     global _display, _tasks
     if _relay is not None:
-        with _relayed(_relay, description, total) as advance:
-            yield advance
+        with _relayed(_relay, description, total) as relayed:
+            yield relayed
         return
     if _display is None:
         _display = _make()

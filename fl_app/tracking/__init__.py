@@ -67,9 +67,8 @@ def _pictures(run: Run) -> list[Path]:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    return {
-        str(key): str(value)[:250] for key, value in run.config.items() if not isinstance(value, dict)
-    } | {f"choices.{group}": str(name) for group, name in dict(run.config.get("choices", {})).items()}
+    plain = {key: str(value)[:250] for key, value in run.config.items() if not isinstance(value, dict)}
+    return plain | {f"choices.{group}": str(name) for group, name in run.config.get("choices", {}).items()}
 
 
 def _to_tensorboard(run: Run) -> None:
