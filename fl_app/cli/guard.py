@@ -42,8 +42,8 @@ def guarded(
             command()
         finally:
             sys.stdout.flush()  # here, not at exit: a closed pipe shows only now
-    except KeyboardInterrupt:
-        _say(f"{name}: interrupted; {interrupted}")
+    except KeyboardInterrupt as interruption:
+        _say(f"{name}: interrupted; {str(interruption) or interrupted}")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         if not _reader_is_gone():

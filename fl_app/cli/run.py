@@ -23,6 +23,7 @@ from fl_app.config.compose import (
     ConfigError,
     key_of,
     study_of,
+    with_plus,
 )
 from fl_app.console.logs import show_logs
 from fl_app.storage.plain_folder import remove_if_empty
@@ -39,9 +40,14 @@ def main(arguments: list[str]) -> None:
     own, given = _own_arguments(arguments)
     read = _read(given)
     overrides: list[str] = read.overrides
+    if read.shell_completion:  # "install=bash" is no setting
+        _run_hydra(arguments, [], [], 1)
+        return
     if stray := [word for word in overrides if is_bare(word)]:
         raise ConfigError(unknown_word(stray[0]))
     import_from_here()
+    plus = {old: new for old, new in zip(overrides, with_plus(overrides), strict=True) if old != new}
+    given, overrides = ([plus.get(word, word) for word in words] for words in (given, overrides))
     searched = search_in(read.config_dir) or [o for o in overrides if o.startswith(f"{SEARCH_PATH}=")]
     sweeps = read.multirun or _MULTIRUN in overrides
     experiments = _experiments(overrides) if sweeps and not _only_shows(read) else []

@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
     if server is server_app.app:
         import_from_here()
         overrides = [*search_in(args.config_dir), *split_overrides(overrides_of(run_config, None))]
+        # the bare command is the demo: pictures that a reader recognises, several clients attacked
+        overrides += ["experiment=demo"] if not args.run_config and args.num_supernodes is None else []
         overrides += [f"clients={args.num_supernodes}"] if args.num_supernodes is not None else []
         overrides += [f"engine={args.backend}"] if args.backend else []
         announce(run_job(overrides, backend=backend, verbose=args.verbose))

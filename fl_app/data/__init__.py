@@ -1,5 +1,6 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
+from fl_app.data.album import album
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import (
     PADDING,
@@ -36,6 +37,7 @@ __all__ = [
     "Partitioner",
     "Samples",
     "Vocabulary",
+    "album",
     "channel_statistics",
     "cifar10",
     "cifar100",

@@ -34,6 +34,7 @@ from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
 from fl_app.running.result import find_run, run_folder
 from fl_app.storage.plain_folder import remove_if_empty
+from fl_app.tracking import check_tracker, copy_run
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def run_job(
     """
     overrides = _with_past(overrides)
     cfg = compose(join_overrides(overrides))
+    check_tracker(cfg.log)
     if cfg.dp.get("secure") == "auto":
         overrides = [*overrides, "dp.secure=false"]  # simulations must be reproducible
     folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
@@ -82,6 +84,8 @@ def _run(
         )
 
     run(overrides, folder)
+    if cfg.log is not None:
+        copy_run(folder, cfg.log)
     if _wants_baseline(cfg, sweep=sweep):
         run(_undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.compose import ConfigError
 from fl_app.config.trust import NOBODY, Trust
+from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
@@ -30,6 +32,7 @@ from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
+from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.result import Results, run_folder
@@ -73,6 +76,7 @@ def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Pas
     """Run, or go on with, the run in a claimed folder."""
     config = parts.config
     results = Results(folder, config, _sizes(parts))
+    results.run.test_samples = _test_samples(parts)
     describe_vectors(parts.strategy, parts.model, results)
     start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
     auditor = watch(parts)
@@ -80,9 +84,12 @@ def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Pas
     if past is None:
         clear(folder)
     with _logging_to(folder / "run.log"):
+        trained = False
         try:
             lasting.begin()
-            sightings = _train(grid, parts, results, auditor, lasting)
+            with stopping_after_rounds():
+                sightings = _train(grid, parts, results, auditor, lasting)
+            trained = True
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
@@ -98,10 +105,14 @@ def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Pas
             results.finish("finished")
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted and trained:
+                lasting.save_now()
             words = "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
             results.fail("interrupted" if interrupted else "failed", words)
             with _never_in_the_way():
                 _show(parts, folder)
+            if interrupted:
+                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
             raise
         report = _show(parts, folder)
         lasting.end()
@@ -292,6 +303,18 @@ def _save_model(strategy: FedSGD, path: Path) -> None:
     tensors = release(strategy.whole_model())
     # copies: the format refuses two names of one tensor
     save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, path)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if has_checkpoint(folder):
+        return f"continue with: fl-app {shlex.quote(f'resume={folder}')}"
+    return f"what there was by then is in {folder}"
+
+
+def _test_samples(parts: ServerParts) -> int | None:
+    """Return the number of test samples if each has one label; of tokens and words no count is known."""
+    labels = parts.dataset.test.labels
+    return len(labels) if labels.ndim == 1 else None
 
 
 def _sizes(parts: ServerParts) -> dict[str, int]:

@@ -19,6 +19,7 @@ from fl_app.client.state import check
 from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
 from fl_app.config.hash import hash_config
+from fl_app.console.interruption import asked_to_stop
 from fl_app.results import Resumed, Round
 from fl_app.running.checkpoint import (
     SECONDS_BETWEEN,
@@ -129,9 +130,18 @@ class LastingRun:
     def round_ended(self, server_round: int) -> None:
         """Make a checkpoint if it is time for one; round 0 is the start."""
         checkpoint = self._checkpoint
+        if asked_to_stop():
+            if server_round:
+                self.save_now()
+            raise KeyboardInterrupt
         if checkpoint is None or not checkpoint.is_due or (server_round == 0 and self._repeats):
             return
         self._save(checkpoint)
+
+    def save_now(self) -> None:
+        """Make a checkpoint whether it is time for one or not; only between rounds."""
+        if self._checkpoint is not None:
+            self._save(self._checkpoint)
 
     def end(self) -> None:
         """Remove the checkpoint of a finished run: there is nothing to resume."""
