@@ -90,7 +90,7 @@ _NOTED: Mapping[str, _Holds] = {
 
 def has_checkpoint(folder: Path) -> bool:
     """Say whether a run's folder has a checkpoint to resume from."""
-    return (folder / FOLDER / _STATE).is_file()
+    return (folder / CHECKPOINT / STATE).is_file()
 
 
 @dataclass(frozen=True)
