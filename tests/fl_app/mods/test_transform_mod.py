@@ -429,7 +429,7 @@ def test_the_wire_carries_the_pruned_update_and_no_more():
     assert sizes[2] < 0.05 * entries * 8 + 600  # at most position and value of one in twenty
     moved = whole["arrays"].to_torch_state_dict()
     for name, tensor in weights.items():
-        assert int((moved[name] != tensor).sum()) <= tensor.numel() // 20
+        assert int((moved[name] != tensor).sum()) <= max(1, tensor.numel() // 20)
 
 
 def test_a_packed_reply_that_is_damaged_costs_its_client_alone():
@@ -464,7 +464,7 @@ def flower_array(tensor):
     return write_array(shell, tensor)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shapes=SHAPES, dtype=TYPES, seed=st.integers(0, 2**31), k=st.sampled_from([0.05, 0.3, 1.0]))
 def test_any_shapes_and_types_come_back_as_the_base_plus_the_largest_changes(shapes, dtype, seed, k):
     draws = torch.Generator().manual_seed(seed)
