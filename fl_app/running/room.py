@@ -42,9 +42,7 @@ def make_room(root: Path = Path(RUNS)) -> list[Path]:
         except (ConfigError, OSError) as error:
             logger.warning("%s is kept: %s", folder, error)
             continue
-        logger.warning(
-            "%s: removed %s, since run folders may take %s megabytes", MOST, folder, os.environ[MOST]
-        )
+        logger.warning("removed %s: run folders may take %s megabytes (%s)", folder, os.environ[MOST], MOST)
         del sizes[folder]
         gone.append(folder)
     return gone
