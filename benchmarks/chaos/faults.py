@@ -47,7 +47,8 @@ def operations(folder: Path, act: Callable[[int, str], None]) -> Arm:
                 path, mode, flags = args
                 writes = isinstance(mode, str) and bool(set("wax+") & set(mode))
                 if writes or (mode is None and isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)):
-                    point("open", path)
+                    # a full disk lets a file be opened that is there, and its bytes be replaced
+                    point("change" if isinstance(mode, str) and "r" in mode else "open", path)
             elif event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"):
                 point(event, args[0])
 

@@ -37,6 +37,7 @@ from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, Past, read_past
+from fl_app.running.room import make_room
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
 from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.strategies import BudgetSpent, FedSGD
@@ -67,6 +68,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             past = read_past(config, folder) if resumed else None
             if past is not None and past.is_finished:
                 return _complete(parts, folder)
+            make_room()
             return _run(grid, parts, overrides, folder, past)
     finally:
         remove_if_empty(folder)

@@ -36,6 +36,8 @@ from fl_app.transforms import residual_bound
 
 logger = logging.getLogger(__name__)
 
+RUNS = "runs"
+"""Folder below which a run without one of its own makes one."""
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
 
@@ -195,7 +197,7 @@ def run_folder(wanted: Path | str | None, name: str) -> Path:
     """Return the folder that was asked for, else a new one below runs/, named by the time and ``name``."""
     if wanted:
         return Path(wanted)
-    day = Path("runs") / datetime.now().strftime("%Y-%m-%d")
+    day = Path(RUNS) / datetime.now().strftime("%Y-%m-%d")
     stem = f"{datetime.now():%H-%M-%S}-{name}"
     for attempt in range(1, 1000):
         folder = day / (stem if attempt == 1 else f"{stem}-{attempt}")
