@@ -21,7 +21,7 @@ from fl_app.running.attack import attack_sightings
 from fl_app.running.result import Results
 from fl_app.storage.plain_folder import refuse_links
 
-_KEYS = ("attack", "device", "threads", "dtype", "model")
+_KEYS = ("attack", "device", "threads", "dtype", "model", "data", "public")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -52,7 +52,7 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
         )
     refuse_links(folder)
     sightings, spec, public = load_sightings(folder)
-    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
+    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary, public.input_shape)
     results = Results.reopen(folder)
     before, results.run.attacks = results.run.attacks, []
     attacker = replace(attacker, mark=_mark(attacker, before))
