@@ -74,7 +74,7 @@ class InvertingGradients(ImageAttack):
     def many(
         self, observations: Sequence[Observation], *, on_step: StepListener | None = None
     ) -> list[Reconstruction]:
-        """Attack several updates to one model, with the prior that did best on images of the attacker's own."""
+        """Attack several updates to one model, with the prior that did best in rehearsal."""
         first = observations[0] if observations else None
         if first is None or first.known is None or self.prior != "auto" or self.rehearsals == 0:
             return super().many(observations, on_step=on_step)
@@ -89,8 +89,8 @@ class InvertingGradients(ImageAttack):
         chosen = options[choice.number]
         told = f"tv={chosen.tv:g}" if chosen.prior == "variation" else f"weight={chosen.weight:g}"
         note = (
-            f"rehearsed on {self.rehearsals} updates of the attacker's own images: prior={chosen.prior} {told} "
-            f"(SSIM {choice.score:.2f} there)"
+            f"rehearsed on {self.rehearsals} updates of the attacker's own images: prior={chosen.prior} "
+            f"{told} (SSIM {choice.score:.2f} there)"
         )
         return [
             replace(result, notes=(*result.notes, note))

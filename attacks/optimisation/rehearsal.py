@@ -1,7 +1,7 @@
 """Rehearsal: an attacker tries its settings on images of its own before it attacks.
 
-It knows the model and has images, so it can compute their updates as the client does, defend them if it knows
-the defense, attack them, and compare what it finds with what it had. Nothing of the client's data is looked at.
+It knows the model and has images, so it can compute their updates as the client does, defend them if it
+knows the defense, attack them, and compare what it finds with what it had. It looks at nothing of the client.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def best_candidate(
 ) -> Choice:
     """Return the candidate that recovers the attacker's own images best.
 
-    ``attack_of(number, steps)`` is candidate ``number`` with so many steps; ``updates`` are rehearsed on. Each
-    round drops the worse candidates. What was rehearsed for a model, a defense and images is remembered.
+    ``attack_of(number, steps)`` is candidate ``number`` with so many steps; ``updates`` are rehearsed on.
+    Each round drops the worse candidates. Rehearsals of one model, defense and set of images are done once.
     """
     if obs.known is None:
         raise ValueError(f"{who}: a rehearsal needs images of the attacker's own, got none")

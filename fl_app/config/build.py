@@ -49,7 +49,7 @@ from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
-from fl_app.types import Known, Manipulated, Trace
+from fl_app.types import Known, Manipulated, RoundContext, Trace, Update
 
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
@@ -197,7 +197,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
         ),
-        attacker=_attacker(cfg, manipulation, dataset.vocabulary, known),
+        attacker=_attacker(cfg, manipulation, dataset.vocabulary, known, _defend(cfg, defense)),
     )
 
 
@@ -286,6 +286,7 @@ def _attacker(
     manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
     vocabulary: Vocabulary | WordPiece | None = None,
     known: Known | None = None,
+    defend: Callable[[Update], Update] | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -311,6 +312,7 @@ def _attacker(
         pieces=() if vocabulary is None else vocabulary.pieces,
         settings=_stated(cfg),
         known=known,
+        defend=defend,
         manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
 
@@ -362,6 +364,19 @@ def _known(cfg: DictConfig, dataset: Dataset, public: Dataset | None) -> Known |
         return None
     samples = public.train if chosen == "held_out" and public is not None else dataset.test
     return Known(pixels(samples.inputs, torch.device("cpu"), torch.float32), samples.labels)
+
+
+def _defend(cfg: DictConfig, defense: Defense) -> Callable[[Update], Update] | None:
+    """Return the defense of an update in a first round, if nothing but the update decides it."""
+    transform = defense.transform
+    if defense.scheme is not None or transform.located is not None:
+        return None
+
+    def defend(update: Update) -> Update:
+        context = RoundContext(1, SERVER, generator_for(cfg.seed, 0, SERVER, "rehearsal"))
+        return transform.apply(update, transform.init(update), context)[0]
+
+    return defend
 
 
 def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:

@@ -117,7 +117,8 @@ class _Watch:
         """Return the observation of a case, with earlier rounds of the same client as its history."""
         if case.undefended:
             return self._see(case.sighting, undefended=True)
-        return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        seen = self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        return replace(seen, defend=self.attacker.defend) if case.adaptive else seen
 
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
