@@ -22,7 +22,7 @@ from fl_app.running.ownership import claim
 from fl_app.running.result import Results
 from fl_app.storage.plain_folder import refuse_links
 
-_KEYS = ("attack", "device", "threads", "dtype", "model")
+_KEYS = ("attack", "device", "threads", "dtype", "model", "data", "public")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -58,7 +58,7 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
 
 def _attack(folder: Path, overrides: list[str]) -> Path:
     sightings, spec, public = load_sightings(folder)
-    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
+    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary, public.input_shape)
     results = Results.reopen(folder)
     attacker = replace(attacker, mark=_mark(attacker, results.run.attacks))
     attack_sightings(sightings, attacker, model, public, results)

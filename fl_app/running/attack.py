@@ -115,12 +115,13 @@ class _Watch:
         """Return the observation of a case, with earlier rounds of the same client as its history."""
         if case.undefended:
             return self._see(case.sighting, undefended=True)
-        return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        seen = self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        return replace(seen, defend=self.attacker.defend) if case.adaptive else seen
 
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
         template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
-        return observe(
+        seen = observe(
             sighting,
             template,
             self.public,
@@ -128,6 +129,7 @@ class _Watch:
             grant_length=self.attacker.grant_length,
             **more,
         )
+        return replace(seen, known=self.attacker.known)
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
         """Return earlier sightings of the client; to a manipulated model it has no past."""
@@ -384,17 +386,21 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
 
 def _granted(observation: Observation) -> dict[str, Any]:
     """Describe the attacker's knowledge beside the model and the update."""
-    return {
-        "labels": observation.labels is not None,
-        "batch_size": observation.batch_size,
-        "mode": "train" if observation.training else "eval",
-        "normalisation": observation.mean is not None,
-        "BatchNorm statistics": observation.buffers is not None,
-        "local_steps": observation.local_steps,
-        "lr": observation.lr,
-        "history": len(observation.history) or None,
-        "same_batch": observation.same_batch,
-    } | ({} if observation.length is None else {"length": observation.length})
+    return (
+        {
+            "labels": observation.labels is not None,
+            "batch_size": observation.batch_size,
+            "mode": "train" if observation.training else "eval",
+            "normalisation": observation.mean is not None,
+            "BatchNorm statistics": observation.buffers is not None,
+            "local_steps": observation.local_steps,
+            "lr": observation.lr,
+            "history": len(observation.history) or None,
+            "same_batch": observation.same_batch,
+        }
+        | ({} if observation.length is None else {"length": observation.length})
+        | ({} if observation.known is None else {"images": len(observation.known.images)})
+    )
 
 
 def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:
