@@ -16,6 +16,7 @@ import own_apps
 import pytest
 from flwr.app import Context, RecordDict
 
+from fl_app.cli.choose import DEFAULTS
 from fl_app.config.compose import compose
 from fl_app.experiments.papers import PAPERS
 from fl_app.flower import InlineGrid
@@ -105,6 +106,25 @@ def test_snippets_of_the_library_run_as_an_app_in_an_empty_folder(repository, tm
     assert ran.returncode == 0
 
 
+def test_the_app_with_a_mod_trains_and_its_packed_form_too(repository):
+    app, packed = code_blocks((repository / "docs" / "mods.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(app + packed, "mods.md", "exec"), names)
+    grid = InlineGrid(names["client"], 4)
+    names["server"](grid, Context(1, 0, {}, RecordDict(), {}))
+    assert len(grid.memories()) == 4
+    sent = grid.context(next(iter(grid.get_node_ids()))).state
+    assert any(name.startswith("fl_app.mods/") for name in sent)
+    assert names["strategy"].strategy.min_available_nodes == 4
+
+
+def test_the_snippet_of_secure_means_runs(repository):
+    blocks = code_blocks((repository / "docs" / "secure-aggregation.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(next(block for block in blocks if "secure_mod" in block), "secure.md", "exec"), names)
+    assert names["strategy"].summed.max_weight == 500
+
+
 def test_verdicts_in_the_readme_are_those_of_the_results(repository):
     results = (repository / "docs" / "results.md").read_text(encoding="utf-8")
     counted = {}
@@ -135,7 +155,8 @@ def test_every_setting_in_a_documented_command_exists(repository, page):
     assert len(called) >= 5
     for words in called:
         swept = "-m" in words
-        given = [word for word in words[1:] if "=" in word and not word.startswith(OF_THE_SWEEP)]
+        own = tuple(f"{key}=" for key in DEFAULTS) if words[1:2] == ["choose"] else OF_THE_SWEEP
+        given = [word for word in words[1:] if "=" in word and not word.startswith(own)]
         given = [word.removeprefix("overrides=").strip('"') for word in given]
         compose(" ".join(word.split(",")[0] if swept else word for word in given))
 

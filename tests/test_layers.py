@@ -14,6 +14,8 @@ LAYERS = [
     {"running"},
     {"config"},
     {"strategies"},
+    {"enforcement"},
+    {"mods"},
     {"client"},
     {"policy"},
     {"secagg"},
@@ -29,10 +31,11 @@ LAYERS = [
     {"wire"},
     {"privacy"},
     {"flower", "engine", "tap"},
+    {"tracking"},
     {"results"},
     {"console"},
     {"storage"},
-    {"types", "seeding"},
+    {"types", "seeding", "torch_backend"},
 ]
 """The rooms, highest first: a module may import from its own room or from a lower one."""
 
