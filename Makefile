@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 .DEFAULT_GOAL := run
 
 run: $(READY)
-	$(BIN)/fl-app experiment=demo
+	$(BIN)/flower-simulation --app fl_app
 
 # a shell in which fl-app and the other commands are found; leave it with exit
 shell: $(READY)

@@ -44,7 +44,7 @@ from fl_app.policy import Account, Journal, Policy, load_policy, read_journal
 from fl_app.privacy import Release
 from fl_app.results import ResultError, load_run, read_run
 from fl_app.results.study import load_study
-from fl_app.running import checkpoint
+from fl_app.running import checkpoint, ownership
 from fl_app.running.result import Results, find_run
 from fl_app.secagg import (
     ProtocolError,
@@ -64,6 +64,7 @@ from fl_app.secagg import messages as secure
 from fl_app.secagg.envelopes import Passage, open_envelope
 from fl_app.secagg.stages import read_stage
 from fl_app.storage import locks as cell_lock
+from fl_app.storage.fingerprint import hash_json
 from fl_app.storage.tensor_files import read_tensors
 from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.begun import Begun
@@ -491,9 +492,9 @@ def _kept_files(folder: Path) -> list[Decoder]:
     client_state.save(memory, "ab" * 32, kept_state)
     tree = to_tree(memory)
     kept, run = folder / "memory", folder / "run"
-    (run / checkpoint.FOLDER).mkdir(parents=True)
+    (run / ownership.CHECKPOINT).mkdir(parents=True)
     write_tree(kept, tree)
-    state = run / checkpoint.FOLDER / "state"
+    state = run / ownership.CHECKPOINT / ownership.STATE
     saved = checkpoint.Saved(
         {}, ["rounds=2"], {}, "ab" * 16, {"w": tensors}, None, [], 1.0, [], [], [(1, 0)], {0: tree}
     )
@@ -501,7 +502,7 @@ def _kept_files(folder: Path) -> list[Decoder]:
     write_tree(state, whole)
     noted = folder / "noted"
     shutil.copytree(run, noted)
-    begun = json.dumps(asdict(Begun(2, 0, [0, 1]))).encode()
+    begun = _with_checksum(json.dumps(asdict(Begun(2, 0, [0, 1]))).encode())
     return [
         of_files(
             "memory file",
@@ -528,7 +529,8 @@ def _kept_files(folder: Path) -> list[Decoder]:
             [begun],
             lambda: checkpoint.read_checkpoint(noted),
             ConfigError,
-            file=noted / checkpoint.FOLDER / "begun.json",
+            file=noted / ownership.CHECKPOINT / "begun.json",
+            repair=_with_checksum,
         ),
         of_trees(
             "checkpoint values",
@@ -587,6 +589,16 @@ def _durable_memory(folder: Path) -> list[Decoder]:
             weight=0.05,
         ),
     ]
+
+
+def _with_checksum(damaged: bytes) -> bytes:
+    """Give a note of a round the checksum that it should have, if it is one."""
+    try:
+        content = json.loads(damaged)
+        content.pop("checksum", None)
+        return json.dumps(content | {"checksum": hash_json(content)}).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return damaged
 
 
 def _with_digest(content: bytes) -> bytes:

@@ -45,7 +45,9 @@ def test_the_flower_bundle_holds_what_its_apps_need_and_nothing_else(repository,
     roots = {name.split("/")[0] for name in names}
     assert roots - {".info"} == {"fl_app", "attacks", "conf", "pyproject.toml", "README.md", "LICENSE"}
     assert not [name for name in names if name.startswith(("fl_app/experiments/", "fl_app/cli/"))]
-    assert [name for name in names if name.startswith("conf/experiment/")] == ["conf/experiment/quick.yaml"]
+    assert sorted(name for name in names if name.startswith("conf/experiment/")) == [
+        f"conf/experiment/{name}.yaml" for name in ("demo", "quick")
+    ]
     assert {"conf/config.yaml", "fl_app/client_app.py", "attacks/score.py"} <= set(names)
     assert {"conf/data/text.yaml", "fl_app/text/english.json"} <= set(names)
     zipfile.ZipFile(bundle).extractall(tmp_path / "unpacked")

@@ -13,6 +13,7 @@ from torch import Tensor
 from fl_app.audit.findings import Finding
 from fl_app.audit.ladder import Result
 from fl_app.audit.report import AuditReport
+from fl_app.audit.what_if import frontier
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.markup import Child, Html, details, element, page, table
 
@@ -182,9 +183,10 @@ def _exits(report: AuditReport) -> list[Child]:
 def _what_if(report: AuditReport) -> list[Child]:
     if not report.variants:
         return []
+    best = frontier(report.variants)
     rows = [
         (
-            v.name,
+            f"{v.name} (frontier)" if v.name in best else v.name,
             "–" if v.leak is None else f"{v.leak:.2f}",
             "–" if v.value is None else f"{v.metric} {v.value:.3f}",
             str(v.bytes),

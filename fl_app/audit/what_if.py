@@ -10,7 +10,7 @@ from fl_app.audit.options import Mod
 from fl_app.audit.traffic import Traffic
 
 _SCORES = ("accuracy", "eval_acc", "acc", "f1", "auc", "auroc")
-_LOSSES = ("loss", "eval_loss")
+_LOSSES = ("loss",)
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,13 @@ def compare(
     return rows
 
 
-def frontier(rows: Sequence[Variant], *, lower_is_better: bool = False) -> list[str]:
-    """Return the names of the rows that no other row beats in both leak and metric."""
-    sign = -1.0 if lower_is_better else 1.0
-    known = [(r.name, r.leak, sign * r.value) for r in rows if r.leak is not None and r.value is not None]
+def frontier(rows: Sequence[Variant]) -> list[str]:
+    """Return the names of the rows that no other row beats in both leak and the app's own measure."""
+    known = [
+        (row.name, row.leak, -row.value if is_loss(row.metric) else row.value)
+        for row in rows
+        if row.leak is not None and row.value is not None
+    ]
     return [
         name
         for name, leak, value in known
@@ -72,3 +75,8 @@ def frontier(rows: Sequence[Variant], *, lower_is_better: bool = False) -> list[
             for _, other, better in known
         )
     ]
+
+
+def is_loss(metric: str) -> bool:
+    """Return whether a measure is the better, the lower it is."""
+    return any(name in metric.lower() for name in _LOSSES)

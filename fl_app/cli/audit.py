@@ -13,6 +13,7 @@ from fl_app.audit.sarif import write_sarif
 from fl_app.cli.own_code import import_from_here
 from fl_app.console.words import printable
 from fl_app.flower import ENGINES
+from fl_app.mods.catalogue import mod_named
 
 FOUND = 3
 """Exit code where findings are as severe as ``--fail-on``."""
@@ -34,11 +35,13 @@ def main(arguments: list[str] | None = None) -> None:
         planted_runs=0 if args.no_exits else args.planted_runs,
         seed=args.seed,
     )
+    names = [name for given in args.defense for name in given.split(",")]
+    defenses = {name: [] if name == "none" else [mod_named(name)] for name in names}
     import_from_here()
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     with (out / "app.log").open("w", encoding="utf-8") as log:
-        report = audit_app(args.app.resolve(), options, log=log)
+        report = audit_app(args.app.resolve(), options, log=log, defenses=defenses)
     write_page(report, out / "audit.html")
     report.write_json(out / "audit.json")
     write_sarif(report, out / "audit.sarif")
@@ -88,6 +91,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--out", type=Path, default=Path("audited"), metavar="FOLDER", help="default: audited"
+    )
+    parser.add_argument(
+        "--defense",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="also run the app with each of these mods around its clients, such as none,topk,dgp",
     )
     parser.add_argument("--fail-on", choices=SEVERITIES, help="exit with an error on findings this severe")
     parser.add_argument("--attack-seconds", type=float, default=30.0, metavar="S", help="longest search (30)")

@@ -50,8 +50,19 @@ def test_an_app_without_findings_passes(tmp_path):
         ("--rounds", "0"),
         ("--model", "nonsense"),
         ("--backend", "ray"),
+        ("--defense", "nonsense"),
+        ("--defense", "none,soteria"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, arguments):
-    with pytest.raises(ValueError, match=arguments[0].lstrip("-")):
+    with pytest.raises(ValueError, match=arguments[0].lstrip("-").replace("defense", "mod")):
         run("tabular", tmp_path, *arguments)
+
+
+def test_defenses_are_compared_in_one_table(tmp_path):
+    run("tabular", tmp_path, "--defense", "none,sign", "--defense", "topk")
+    rows = json.loads((tmp_path / "audit.json").read_text())["what_if"]
+    assert [row["name"] for row in rows] == ["none", "sign", "topk"]
+    assert all(row["error"] == "" and row["bytes"] > 0 for row in rows)
+    page = (tmp_path / "audit.html").read_text()
+    assert all(name in page for name in ("sign", "topk"))
