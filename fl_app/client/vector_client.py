@@ -44,8 +44,9 @@ class VectorClient(Client):
         if plan.coordinates and (not known or lacks_start):
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
-        digest = self._digest(parcel, start)
-        again = self._again_guarded(order, state, digest)
+        keeps = self._keeps_weights(plan)
+        digest = self._digest(parcel, {} if keeps else start.weights)
+        again = self._again_guarded(order, state, digest, start.weights)
         if again is not None:
             return again, None
         rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
@@ -63,7 +64,7 @@ class VectorClient(Client):
         guarded = self.guard is not None
         kept = ClientState(
             # a guarded client compares the next model with them; one that cannot make them builds on them
-            weights=start.weights if self._keeps_weights(plan) else {},
+            weights=start.weights if keeps else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,

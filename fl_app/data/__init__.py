@@ -1,5 +1,6 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
+from fl_app.data.album import album
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import (
     PADDING,
@@ -13,6 +14,7 @@ from fl_app.data.dataset import (
 from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
+from fl_app.data.federated import federated, from_federated
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
@@ -35,6 +37,7 @@ __all__ = [
     "Partitioner",
     "Samples",
     "Vocabulary",
+    "album",
     "channel_statistics",
     "cifar10",
     "cifar100",
@@ -42,7 +45,9 @@ __all__ = [
     "faces",
     "facts_of",
     "fashion_mnist",
+    "federated",
     "fixed",
+    "from_federated",
     "iid",
     "imagefolder",
     "label_histogram",

@@ -139,6 +139,8 @@ class Run(Row):
     config_hash: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     model: Model = Model()
+    test_samples: Whole | None = Field(default=None, exclude_if=absent)
+    """The number of samples that accuracy is measured on; None where it is of something else."""
     rounds: list[Round] = Field(default_factory=list)
     summary: Summary = Summary()
     attacks: list[Attack] = Field(default_factory=list)

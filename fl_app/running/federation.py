@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
@@ -20,7 +22,9 @@ from fl_app.adversary.participant import Participant
 from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
+from fl_app.config.compose import ConfigError
 from fl_app.config.trust import NOBODY, Trust
+from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
 from fl_app.flower.held_tensor import hold, release
@@ -28,11 +32,16 @@ from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
+from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.measured_epsilon import describe_canaries
+from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.result import Results, run_folder
-from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.resume import LastingRun, Past, read_past
+from fl_app.running.room import make_room
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.strategies import BudgetSpent, FedSGD
+from fl_app.strategies.outcome import check_used
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
@@ -49,18 +58,40 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     """
     parts = server_parts(overrides, trust)
     config = parts.config
-    resumed = config["resume"]
-    past = read_past(config)
+    resumed, config["resume"] = config["resume"], None
+    if resumed and not Path(resumed).is_dir():
+        raise ConfigError(f"resume: {resumed}: there is no such folder")
     folder = run_folder(resumed or config["run_dir"], config["choices"]["defense"])
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with claim(folder):
+            past = read_past(config, folder) if resumed else None
+            if past is not None and past.is_finished:
+                return _complete(parts, folder)
+            make_room()
+            return _run(grid, parts, overrides, folder, past)
+    finally:
+        remove_if_empty(folder)
+
+
+def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Past | None) -> Path:
+    """Run, or go on with, the run in a claimed folder."""
+    config = parts.config
     results = Results(folder, config, _sizes(parts))
+    results.run.test_samples = _test_samples(parts)
+    describe_vectors(parts.strategy, parts.model, results)
+    start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
+    auditor = watch(parts)
+    lasting = LastingRun(grid, parts, overrides, results, auditor, past)
+    if past is None:
+        clear(folder)
     with _logging_to(folder / "run.log"):
-        describe_vectors(parts.strategy, parts.model, results)
-        start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
-        lasting: LastingRun | None = None
+        trained = False
         try:
-            auditor = watch(parts)
-            lasting = LastingRun(grid, parts, overrides, results, auditor, past)
-            sightings = _train(grid, parts, results, auditor, lasting)
+            lasting.begin()
+            with stopping_after_rounds():
+                sightings = _train(grid, parts, results, auditor, lasting)
+            trained = True
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
@@ -73,21 +104,45 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
                 )
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
                 check_attacked(auditor, results)
-        except KeyboardInterrupt:
-            results.finish("interrupted", "interrupted by the user")
-            raise
-        except BaseException as error:
-            results.finish("failed", f"{type(error).__name__}: {error}")
-            raise
-        else:
             results.finish("finished")
-        finally:
-            _show_partition(parts, folder / "partition.png")
-            report = write_report(folder)
-            logger.info("report: %s", report)
-            if lasting is not None:
-                lasting.end(finished=results.run.status == "finished")
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted and trained:
+                lasting.save_now()
+            words = "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
+            results.fail("interrupted" if interrupted else "failed", words)
+            with _never_in_the_way():
+                _show(parts, folder)
+            if interrupted:
+                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
+            raise
+        report = _show(parts, folder)
+        lasting.end()
     return report
+
+
+def _complete(parts: ServerParts, folder: Path) -> Path:
+    """Write the pages of a run that was killed after its result was there, and remove its checkpoint."""
+    report = _show(parts, folder)
+    remove_checkpoint(folder)
+    return report
+
+
+def _show(parts: ServerParts, folder: Path) -> Path:
+    """Write the pictures and the report of a run, and return the report's path."""
+    _show_partition(parts, folder / "partition.png")
+    report = write_report(folder)
+    logger.info("report: %s", report)
+    return report
+
+
+@contextmanager
+def _never_in_the_way() -> Iterator[None]:
+    """Log an error of the pages of a run that has failed: they are no part of it."""
+    try:
+        yield
+    except Exception as error:
+        logger.error("the report of this run cannot be written: %s", error)
 
 
 def watch(parts: ServerParts) -> PassiveServer:
@@ -143,8 +198,9 @@ def _train(
                 grid=TappedGrid(lying(grid, parts), auditor),
                 # copies: evaluation writes into the model, and held tensors must not change
                 initial_arrays=hold(
-                    strategy.weights | strategy.buffers
-                    or {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    | strategy.weights
+                    | strategy.buffers
                 ),
                 num_rounds=config["rounds"] - strategy.done,
                 timeout=strategy.exchange.deadline.seconds,
@@ -155,6 +211,7 @@ def _train(
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
+            check_used(type(strategy).__name__, strategy.records)
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
@@ -201,6 +258,7 @@ class _RoundEnd:
             if not self.parts.strategy.done:
                 self.lasting.round_ended(0)
             return None
+        self.parts.strategy.exchange.refuse_failure()
         server_round += self.parts.strategy.done
         seconds = time.perf_counter() - self._start
         config = self.parts.config
@@ -226,7 +284,7 @@ class _RoundEnd:
         logger.info("%s", reason)
         self.results.run.notes.append(reason)
         strategy = self.parts.strategy
-        tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
+        tested, validated = self._evaluate(strategy.whole_model())
         self.results.score_last_round(tested, validated)
 
     def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
@@ -244,8 +302,21 @@ def _in_words(tested: Evaluation) -> str:
 
 
 def _save_model(strategy: FedSGD, path: Path) -> None:
-    tensors = strategy.weights | strategy.buffers
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    tensors = release(strategy.whole_model())
+    # copies: the format refuses two names of one tensor
+    save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, path)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if has_checkpoint(folder):
+        return f"continue with: fl-app {shlex.quote(f'resume={folder}')}"
+    return f"what there was by then is in {folder}"
+
+
+def _test_samples(parts: ServerParts) -> int | None:
+    """Return the number of test samples if each has one label; of tokens and words no count is known."""
+    labels = parts.dataset.test.labels
+    return len(labels) if labels.ndim == 1 else None
 
 
 def _sizes(parts: ServerParts) -> dict[str, int]:
@@ -257,7 +328,7 @@ def _sizes(parts: ServerParts) -> dict[str, int]:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("fl_app", "attacks")]
     for each in loggers:
@@ -268,4 +339,5 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         for each in loggers:
             each.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # of a full disk; it must not take the place of the run's own error
+            handler.close()

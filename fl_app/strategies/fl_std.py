@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, PrivacySpent
 from torch import Tensor, nn
 
 from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, RecordLevel, TakeTurns, TurnAccount
@@ -156,6 +156,15 @@ class FLStd(FedAvg):
     def account(self) -> ClientAccount | TurnAccount | None:
         """Account of client-level privacy."""
         return None if self.cohort_charges is None else self.cohort_charges.account
+
+    def privacy_spent(self) -> PrivacySpent | None:
+        """Return ε so far in Flower's form, against an observer of the models; None before any charge."""
+        account = self.account
+        if account is None or account.epsilon is None:
+            return None
+        method = account.accountant if isinstance(account, ClientAccount) else "gaussian"
+        released = sum(record.epsilon is not None for record in self.records)
+        return PrivacySpent(account.epsilon, account.delta, released, method)
 
     @property
     def masked(self) -> bool:
@@ -508,7 +517,7 @@ class FLStd(FedAvg):
         answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):
-                self.exchange.fail(client, f"{kind}: {reason}")
+                self.exchange.fail_silent(client, f"{kind}: {reason}")
             else:  # its vector stays in the sum
                 self.exchange.note(f"client {client}: {kind}: {reason}")
         return answers

@@ -41,6 +41,20 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def state_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that belong to the model's state, by name; one that it makes anew stays at home."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def tied(model: nn.Module) -> dict[str, str]:
+    """Return the further names that a state dict has for one tensor, with the name that travels."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    first = {id(tensor): name for name, tensor in named}
+    state = model.state_dict(keep_vars=True)
+    return {name: first[id(tensor)] for name, tensor in state.items() if first.get(id(tensor), name) != name}
+
+
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """Return the mean cross-entropy over all labels of the batch."""
     return F.cross_entropy(*batch.predict(model, batch.inputs, batch.labels))
