@@ -25,7 +25,7 @@ from fl_app.client.secure import SecureSettings
 from fl_app.config.bounds import check_shape
 from fl_app.config.compose import ConfigError, compose
 from fl_app.config.describe import describe
-from fl_app.config.fitting import check_fit, check_samples
+from fl_app.config.fitting import check_crowd, check_fit, check_samples
 from fl_app.config.trust import NOBODY, Trust, compose_sent
 from fl_app.data import (
     Dataset,
@@ -463,6 +463,7 @@ def _vector_parts(
             aggregation = SecureAggregation(**settings)
         except ValueError as error:
             raise ConfigError(f"secagg: {error}") from error
+        check_crowd(cfg)
     for group, part in (("dp", privacy), ("secagg", aggregation)):
         if part is not None and list(model.buffers()):
             raise ConfigError(

@@ -23,14 +23,6 @@ def check_fit(cfg: DictConfig, defense: Defense) -> None:
                 f"{group}: {group}={cfg.choices[group]} needs a defense whose clients send one vector and "
                 f"keep nothing between rounds{both} (docs/private-training.md), got defense={name}"
             )
-    if cfg.secagg.enabled:
-        coins = cfg.dp.get("sampling") == "poisson"
-        most = cfg.clients if coins else fixed_count(cfg.clients, cfg.fraction)
-        if most < cfg.secagg.min_clients:
-            raise ConfigError(
-                f"secagg.min_clients: no round has more than {most} clients, so none would ever be summed; "
-                f"expected at most that, got {cfg.secagg.min_clients}"
-            )
     if cfg.choices.dp != _OFF["dp"] and cfg.training.get("steps") is None:
         raise ConfigError(
             f"training.steps: with dp={cfg.choices.dp} it must be a number: the steps of an epoch tell how "
@@ -44,6 +36,17 @@ def check_fit(cfg: DictConfig, defense: Defense) -> None:
     if defense.confined and (decay := cfg.training.get("weight_decay")):
         raise ConfigError(
             f"training.weight_decay: must be 0 with defense={name}: it moves what must stay, got {decay}"
+        )
+
+
+def check_crowd(cfg: DictConfig) -> None:
+    """Raise a ConfigError if no round can have enough clients for secure aggregation."""
+    coins = cfg.dp.get("sampling") == "poisson"
+    most = cfg.clients if coins else fixed_count(cfg.clients, cfg.fraction)
+    if most < cfg.secagg.min_clients:
+        raise ConfigError(
+            f"secagg.min_clients: no round has more than {most} clients, so none would ever be summed; "
+            f"expected at most that, got {cfg.secagg.min_clients}"
         )
 
 

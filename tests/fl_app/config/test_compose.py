@@ -106,7 +106,7 @@ NEEDS = {
     "dp=client": "defense=fl_top",
     "dp=both": "defense=fl_top",
     "dp=ftrl": "defense=fl_top",
-    "secagg=on": "defense=fl_top",
+    "secagg=on": "defense=fl_top clients=3",
     "attack=curious": "model=mlp",
     "attack=rob": "attack.bins=4",
 }

@@ -68,3 +68,17 @@ def test_together_defenses_have_every_trait_that_one_of_them_has():
     confined = Defense(scheme=everything(), trained=(Trace(confined=True),), baseline="x")
     both = protect(a=Defense(images_only=True), b=confined)
     assert (both.images_only, both.confined, both.votes_first, both.baseline) == (True, True, False, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("secagg.min_clients=5", 4),
+        ("fraction=0.5", 2),
+        ("fraction=0.5 dp=client dp.sampling=fixed", 2),
+        ("fraction=0.5 dp=client dp.epsilon=null dp.noise_multiplier=1 secagg.min_clients=5", 4),
+    ],
+)
+def test_a_crowd_that_no_round_can_have_is_refused(text, most):
+    with pytest.raises(ConfigError, match=f"secagg.min_clients: no round has more than {most} clients"):
+        server_parts(f"{TINY} defense=fl_std secagg=on {text}")
