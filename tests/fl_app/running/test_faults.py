@@ -63,8 +63,11 @@ def break_clients(
     "error",
     [
         MemoryError(),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
-        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        pytest.param(
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), marks=pytest.mark.slow),
         ValueError("every client meets this"),
     ],
 )
@@ -290,6 +293,7 @@ def test_a_refused_resume_has_changed_nothing(damage, tmp_path, monkeypatch, onc
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harmless",
     [
