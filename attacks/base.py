@@ -118,6 +118,19 @@ class Transcript:
     """The rule that found the tokens to search among; None: all were searched."""
 
 
+MEMBERS = "members"
+"""`infers` of an attack that tells members from strangers; it takes an `Inquiry`."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemberScores:
+    """Scores of candidates by statistic; a larger one says that the candidate is likelier a member."""
+
+    scores: Mapping[str, Tensor]
+    """One number per candidate (N,)."""
+    notes: Sequence[str] = ()
+
+
 class Attack(Protocol):
     """Callable on an observation, never the truth; stops and selects by its own objective."""
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import LabelSet, Reconstruction, Snapshot, Transcript
+from attacks.base import LabelSet, MemberScores, Reconstruction, Snapshot, Transcript
+from attacks.membership.curve import measure
 from attacks.metrics import lpips, match, mse, psnr, ssim
 from fl_app.text.word_errors import count_edits, word_error_rate
 from fl_app.types import Observation, Truth
@@ -51,6 +52,14 @@ def score(
         return {"tokens": scores, "labels": None if granted else _bag(result, truth)}
     expected = "a Reconstruction, a LabelSet or a Transcript"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
+
+
+def score_members(result: MemberScores, members: Tensor, *, seed: int = 0) -> Scores:
+    """Return how well each statistic tells members from strangers: see `attacks.membership.curve.measure`."""
+    measured = measure(result.scores, members, seed=seed)
+    for name, values in result.scores.items():
+        measured["statistics"][name]["scores"] = values.tolist()
+    return measured | {"truth": members.bool().tolist()}
 
 
 def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[Scores]:

@@ -37,5 +37,11 @@ class Attacker:
     """All settings of the attack, as a result states them."""
     mark: str = ""
     """Ending of the names of its pictures, where others of the same attack lie beside them."""
+    infers: str = ""
+    """Question of an attack on a whole run, such as `members`; "": it attacks one update at a time."""
+    candidates: int = 0
+    """Candidates of a membership audit, of all attacked clients together."""
+    shadows: int = 0
+    """Models that the run trains for the attack."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """Manipulation of the model before a client gets it; None: the attacker only watches."""

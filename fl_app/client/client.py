@@ -15,6 +15,7 @@ from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
+from fl_app.data import Game, pixels
 from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.policy import Refusal, RunPlan
@@ -23,7 +24,7 @@ from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
 from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, evaluate_own, parameters
 from fl_app.transforms import State, corrected, norm, residual_norm
-from fl_app.types import RoundContext, Truth, Update
+from fl_app.types import Records, RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
 from fl_app.wire.messages import (
     Answer,
@@ -85,6 +86,8 @@ class ClientParts:
     norms: bool = False
     """True if clients report the norm of their gradient, and the share that they withhold."""
     pin_model: bool = False
+    game: Game | None = None
+    """Rule of a membership audit; clients that allow audits play."""
     inspection: Inspection | None = None
     models: dict[str, nn.Module] = field(default_factory=dict)
     restored: Restored = field(default_factory=Restored)
@@ -175,7 +178,7 @@ class Client:
                 plan=self._plan_digest,
             ),
         )
-        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+        return reply, self._evidence(parcel.audit, work)
 
     def evaluate(self, parcel: Parcel) -> tuple[int, dict[str, float]]:
         """Evaluate the whole model in an order on the client's own samples; keep no memory of it.
@@ -417,7 +420,29 @@ class Client:
                 tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
 
     def _data(self) -> LocalData:
-        return self.parts.data_of(self.client, self.num_clients)
+        whole = self.parts.data_of(self.client, self.num_clients)
+        game = self._game
+        return whole if game is None else replace(whole, samples=game.deal(self.client, whole.samples).kept)
+
+    @property
+    def _game(self) -> Game | None:
+        """The membership audit that this client plays in."""
+        game = self.parts.game
+        return game if game is not None and self.allow_audit and game.plays(self.client) else None
+
+    def _evidence(self, audit: AuditOrder | None, work: Work) -> ConfigRecord | None:
+        """Return what an audited client reveals beside its update."""
+        if audit is None:
+            return None
+        return pack_audit(work.truth if audit.truth else None, work.raw, self._candidates(audit))
+
+    def _candidates(self, audit: AuditOrder) -> tuple[Records, Tensor] | None:
+        if self._game is None or audit.candidates <= 0:
+            return None
+        whole = self.parts.data_of(self.client, self.num_clients).samples
+        shown, members, _ = self._game.deal(self.client, whole)
+        most = audit.candidates
+        return Records(pixels(shown.inputs[:most], "cpu"), shown.labels[:most]), members[:most]
 
 
 @dataclass(frozen=True)
@@ -475,8 +500,3 @@ def _truth(trained: Trained) -> Truth:
 
     augmented = any(batch.trained is not batch.pixels for batch in trained.batches)
     return Truth(joined("pixels"), joined("labels"), joined("trained") if augmented else None)
-
-
-def evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
-    """Return the evidence that an audited client reveals beside its update."""
-    return pack_audit(work.truth if audit.truth else None, work.raw)

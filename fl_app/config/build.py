@@ -31,15 +31,18 @@ from fl_app.data import (
     Dataset,
     DataUnavailable,
     Facts,
+    Game,
     Samples,
     Vocabulary,
     facts_of,
+    game_of,
     label_histogram,
     own_samples,
     pixels,
     split_validation,
 )
 from fl_app.data.balance import balance
+from fl_app.data.pool import from_pool
 from fl_app.defenses import Defense, protect
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
@@ -77,6 +80,10 @@ class ServerParts:
     strategy: FedSGD
     public: Public
     attacker: Attacker | None
+    known: Samples
+    """Samples that the attacker knows."""
+    game: Game | None
+    """Rule of a membership audit."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         bn=cfg.bn,
         norms=cfg.client.norms,
         pin_model=cfg.client.pin_model,
+        game=_game(cfg),
         inspection=_inspection(cfg, spec),
     )
 
@@ -171,6 +179,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         )
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
+    known = public.train if public is not None and _knows_held_out(cfg) else dataset.test
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
@@ -196,7 +205,24 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             vocabulary=dataset.vocabulary,
         ),
         attacker=_attacker(cfg, manipulation, dataset.vocabulary),
+        known=known,
+        game=_game(cfg),
     )
+
+
+def _game(cfg: DictConfig) -> Game | None:
+    """Return the rule by which audited clients deal candidates, the same on the server and on clients."""
+    attack = cfg.attack
+    if "_target_" not in attack or not attack.get("candidates"):
+        return None
+    clients = attack.clients if isinstance(attack.clients, str) else list(attack.clients)
+    if attack.viewpoint == "participant":
+        clients = [client for client in range(cfg.clients) if client != attack.by]
+    return game_of(attack.candidates, clients, cfg.clients, cfg.seed)
+
+
+def _knows_held_out(cfg: DictConfig) -> bool:
+    return bool(cfg.attack.get("known_images") == "held_out")
 
 
 def _rule(cfg: DictConfig) -> Rule | None:
@@ -286,8 +312,11 @@ def _attacker(
         grant_labels=cfg.attack.grant.labels,
         grant_length=cfg.attack.grant.get("length", False),
         # by name: this package never imports the attacks
-        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
+        score=_score(cfg, forms[max(forms)], spell),
         score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
+        infers=getattr(forms[max(forms)], "infers", ""),
+        candidates=cfg.attack.get("candidates") or 0,
+        shadows=cfg.attack.get("shadows") or 0,
         mse_below=cfg.audit.mse_below,
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
@@ -295,6 +324,12 @@ def _attacker(
         settings=_stated(cfg),
         manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
+
+
+def _score(cfg: DictConfig, attack: Any, spell: Any) -> Callable[..., Any]:
+    if hasattr(attack, "infers"):
+        return cast(Callable[..., Any], get_method(f"attacks.score.score_{attack.infers}"))
+    return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell)
 
 
 def _stated(cfg: DictConfig) -> dict[str, Any]:
@@ -313,11 +348,9 @@ def _manipulation(
     attack: Any,
 ) -> Callable[[nn.Module], Manipulated] | None:
     """Return the attack's change of a model before a client gets it; None for a passive attack."""
-    if not hasattr(attack, "manipulate"):
-        return None
-    known = dataset.test
-    if public is not None and cfg.attack.get("known_images") == "held_out":
-        known = public.train
+    if not hasattr(attack, "manipulate") or cfg.attack.get("candidates"):
+        return None  # what is asked of candidates waits until they are known
+    known = public.train if public is not None and _knows_held_out(cfg) else dataset.test
     manipulate = partial(
         attack.manipulate,
         in_shape=dataset.in_shape,
@@ -483,13 +516,22 @@ def _check_size(spec: ModelSpec) -> None:
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     """Return the clients' data, and public data if the defense or the attacker learns from some."""
     dataset = _dataset(cfg)
-    if defense.scheme is None and cfg.attack.get("known_images") != "held_out":
+    if cfg.audit.pool is not None:
+        dataset = _pooled(cfg, dataset)
+    if defense.scheme is None and not _knows_held_out(cfg):
         return dataset, None
     try:
         public, rest = _build(cfg, "public")(dataset)
     except ValueError as error:
         raise ConfigError(f"public: {error}") from error
     return rest, public
+
+
+def _pooled(cfg: DictConfig, dataset: Dataset) -> Dataset:
+    try:
+        return from_pool(dataset, Path(cfg.audit.pool))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:

@@ -1,5 +1,6 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
+from fl_app.data.candidates import Game, game_of
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import (
     PADDING,
@@ -32,6 +33,7 @@ __all__ = [
     "DataUnavailable",
     "Dataset",
     "Facts",
+    "Game",
     "Partitioner",
     "Samples",
     "Vocabulary",
@@ -43,6 +45,7 @@ __all__ = [
     "facts_of",
     "fashion_mnist",
     "fixed",
+    "game_of",
     "iid",
     "imagefolder",
     "label_histogram",

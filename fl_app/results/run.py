@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from fl_app.results.attack import Attack
+from fl_app.results.membership import Membership
 from fl_app.results.paths import inside
 from fl_app.results.recovery import Recovery
 from fl_app.results.round import Round
@@ -135,6 +136,8 @@ class Run(Row):
     privacy: Privacy | None = Field(default=None, exclude_if=_absent)
     recovery: Recovery | None = Field(default=None, exclude_if=_absent)
     """The facts behind the bounds of attacks under differential privacy."""
+    membership: list[Membership] | None = Field(default=None, exclude_if=_absent)
+    """Attacks that ask whether single records were trained on."""
     resumed: list[Resumed] | None = Field(default=None, exclude_if=_absent)
     run: str | None = Field(default=None, exclude_if=_absent)
     """The key by which clients with a memory know the run again."""

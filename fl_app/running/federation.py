@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
 from fl_app.adversary.active import ActiveServer
+from fl_app.adversary.ascending import Ascend, AscendingServer
+from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.liars import Liars, Lie, backdoor, flip, scale, with_trigger
 from fl_app.adversary.participant import Participant
-from fl_app.adversary.passive import PassiveServer, Sighting
+from fl_app.adversary.passive import PassiveServer, Public, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.trust import NOBODY, Trust
@@ -29,11 +32,14 @@ from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
+from fl_app.running.membership import MEMBERS, infer_members, promise_of
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.shadows import ShadowTraining
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
 from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
+from fl_app.types import Manipulated
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +47,12 @@ _MARKED = 64
 """Images that a backdoor is planted with."""
 
 
-def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
+def run_federation(
+    grid: Grid, overrides: str, trust: Trust = NOBODY, *, client_app: ClientApp | None = None
+) -> Path:
     """Run what ``overrides`` describe over ``grid``, as far as they are trusted; return the report's path.
+
+    With ``client_app``, an attacker on membership trains shadow models in-process.
 
     An interrupted or failed run leaves its partial results in its folder,
     marked as such; the error is raised again.
@@ -56,6 +66,7 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     with _logging_to(folder / "run.log"):
         describe_vectors(parts.strategy, parts.model, results)
         start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
+        whole = {name: t.detach().clone() for name, t in parts.model.state_dict().items()}
         lasting: LastingRun | None = None
         try:
             auditor = watch(parts)
@@ -65,9 +76,16 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
             _save_model(parts.strategy, folder / "model.safetensors")
-            if config["audit"]["store"]:
+            asks_members = parts.attacker is not None and parts.attacker.infers == MEMBERS
+            if config["audit"]["store"] and not asks_members:
                 save_sightings(folder, sightings, parts.spec, parts.public)
-            if parts.attacker is not None:
+            if parts.attacker is not None and asks_members:
+                shadows = None
+                if client_app is not None:
+                    place = folder / "shadows"
+                    shadows = ShadowTraining(parts, overrides, trust, client_app, place, whole)
+                _infer_members(parts, auditor, results, shadows)
+            elif parts.attacker is not None:
                 results.run.recovery = describe_recovery(
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
                 )
@@ -90,6 +108,26 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     return report
 
 
+def _infer_members(
+    parts: ServerParts, auditor: PassiveServer, results: Results, shadows: ShadowTraining | None
+) -> None:
+    if parts.attacker is None:
+        return
+    strategy, model = parts.strategy, parts.model
+    model.load_state_dict(strategy.weights | strategy.buffers)
+    batch_norm.set_evaluation(model, parts.config["bn"])
+    infer_members(
+        auditor,
+        parts.attacker,
+        model,
+        parts.public,
+        results,
+        known=parts.known,
+        train_shadows=shadows,
+        promise=promise_of(strategy, parts.attacker.settings["viewpoint"]),
+    )
+
+
 def watch(parts: ServerParts) -> PassiveServer:
     """Return the tap for the run's attack: passive, or one that manipulates models."""
     config, strategy = parts.config, parts.strategy
@@ -102,16 +140,32 @@ def watch(parts: ServerParts) -> PassiveServer:
         "contrast": config["audit"]["contrast"],
         "masked": strategy.masked,
         "public": parts.public,
+        "candidates": 0 if parts.game is None else parts.game.candidates,
     }
+    if parts.game is not None and config["attack"]["viewpoint"] == "final":
+        return PassiveServer(**audit, blind=True)
     if config["attack"].get("viewpoint") == "participant":
         by, clients = config["attack"]["by"], config["clients"]
         return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
+    if parts.attacker is not None and config["attack"].get("active"):
+        ascend = _ascend(parts.attacker, parts.public)
+        active = AscendingServer(spec=parts.spec, template=parts.model, ascend=ascend, **audit)
+        strategy.exchange.gate.withheld = active.withholds
+        return active
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return PassiveServer(**audit)
     active = ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
     strategy.exchange.gate.withheld = active.withholds
     return active
+
+
+def _ascend(attacker: Attacker, public: Public) -> Ascend:
+    """Return the attack's change of a model against candidates."""
+    attack: Any = attacker.forms[max(attacker.forms)]
+    return lambda model, candidates: cast(
+        Manipulated, attack.manipulate(model, candidates, public.mean, public.std)
+    )
 
 
 def lying(grid: Grid, parts: ServerParts) -> Grid:
