@@ -6,34 +6,39 @@ The centred form takes that common part away: the mean gradient of public record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attacks.membership.signals import mean_gradient, model_inputs, record_gradients
+from attacks.membership.decomposition import entries_to_explain, parts_of
+from attacks.membership.signals import model_inputs, record_gradients
 from fl_app.types import Inquiry, Observation, Trace
 
 _LONGEST_WINDOW = 10
 """Rounds over which withheld entries are awaited, at most."""
+_EXPLAINING = 100
+"""Public records that help to explain an update, at most."""
 
 
 def gradient_alignment(
     inquiry: Inquiry, *, adaptive: bool, after_round: Callable[[int], None] = lambda done: None
 ) -> dict[str, Tensor]:
-    """Return ``alignment`` and, with public records, ``centred_alignment`` of each candidate.
+    """Return ``alignment``, ``decomposition`` and, with public records, ``centred_alignment``.
 
     ``adaptive``: compare entries that were sent with those of the candidate alone, signs with signs; wait
     for what error feedback sends later; try public rewritings of images. Otherwise zeros count as sent.
     """
     known = inquiry.defense if adaptive else ()
-    sums: dict[str, Tensor] = {}
+    found: dict[str, list[Tensor]] = {}
     for number, seen in enumerate(inquiry.rounds):
         later = inquiry.rounds[number : number + _window(known)]
         for name, scores in _of_round(inquiry, seen, later, known, masked=adaptive).items():
-            sums[name] = sums.get(name, torch.zeros_like(scores)) + scores
+            found.setdefault(name, []).append(scores)
         after_round(number + 1)
-    return {name: total / len(inquiry.rounds) for name, total in sums.items()}
+    # an update that was pruned to a few entries has no decomposition
+    return {name: torch.stack(rounds).mean(dim=0) for name, rounds in found.items()}
 
 
 def _of_round(
@@ -42,30 +47,68 @@ def _of_round(
     names = [name for name, _ in seen.model.named_parameters() if name in seen.update]
     sent = torch.stack([_direction(one, names) for one in later]).sum(dim=0)
     mask = torch.stack([_mask(one, names) for one in later]).any(dim=0) if masked else torch.ones_like(sent)
-    mask = mask.to(sent)
-    signs = any(trace.signs for trace in known)
-    common = None
-    if inquiry.population is not None and not signs:
-        shown = model_inputs(inquiry.population.inputs, inquiry.mean, inquiry.std, seen.model)
-        common = mean_gradient(seen.model, inquiry.population, shown, names)
+    # later rounds hold other samples, which least squares would have to explain as well
+    own = _direction(seen, names)
+    background = _Background.of(inquiry, seen, names, entries_to_explain(own))
     versions = [inquiry.candidates.inputs]
     if masked:
         versions += [rewrite(versions[0]) for rewrite in inquiry.rewrites]
+    signs = any(trace.signs for trace in known)
     found: dict[str, list[Tensor]] = {}
     for version in versions:
         inputs = model_inputs(version, inquiry.mean, inquiry.std, seen.model)
-        parts: dict[str, list[Tensor]] = {}
-        for gradients in record_gradients(seen.model, inputs, inquiry.candidates.labels, names):
-            own = gradients.sign() if signs else gradients
-            parts.setdefault("alignment", []).append(_cosine(own * mask, sent))
-            if common is not None:
-                parts.setdefault("centred_alignment", []).append(
-                    _cosine((gradients - common) * mask, (sent - len(later) * common) * mask)
-                )
-        for name, pieces in parts.items():
-            found.setdefault(name, []).append(torch.cat(pieces))
+        gradients = record_gradients(seen.model, inputs, inquiry.candidates.labels, names)
+        for name, scores in background.compare(
+            gradients, own, sent, mask.to(sent), len(later), signs
+        ).items():
+            found.setdefault(name, []).append(scores)
     # the client trained on one version of each image: the closest one tells
     return {name: torch.stack(options).amax(dim=0).double().cpu() for name, options in found.items()}
+
+
+@dataclass(frozen=True)
+class _Background:
+    """What public records have in common with every update of a round."""
+
+    entries: Tensor
+    mean: Tensor | None = None
+    gradients: Tensor | None = None
+    """Gradients of some of them at the entries to explain."""
+
+    @classmethod
+    def of(cls, inquiry: Inquiry, seen: Observation, names: Sequence[str], entries: Tensor) -> _Background:
+        public = inquiry.population
+        if public is None:
+            return cls(entries)
+        inputs = model_inputs(public.inputs, inquiry.mean, inquiry.std, seen.model)
+        total, kept = torch.zeros(0), []
+        for part in record_gradients(seen.model, inputs, public.labels, names):
+            total = part.sum(dim=0) + (total if total.numel() else 0)
+            kept.append(part[:, entries])
+        return cls(entries, total / len(public), torch.cat(kept)[:_EXPLAINING])
+
+    def compare(
+        self, gradients: Iterable[Tensor], own: Tensor, sent: Tensor, mask: Tensor, rounds: int, signs: bool
+    ) -> dict[str, Tensor]:
+        """Return the scores of candidates by their gradients, which come a few at a time.
+
+        ``own`` is the round's update, ``sent`` the sum over the ``rounds`` in which its entries leave.
+        """
+        plain, centred, kept = [], [], []
+        for part in gradients:
+            plain.append(_cosine((part.sign() if signs else part) * mask, sent))
+            if self.mean is not None and not signs:
+                away = (sent - rounds * self.mean) * mask
+                centred.append(_cosine((part - self.mean) * mask, away))
+            kept.append(part[:, self.entries])
+        found = {"alignment": torch.cat(plain)}
+        if centred:
+            found["centred_alignment"] = torch.cat(centred)
+        rows = torch.cat(kept)
+        explaining = len(rows) + (0 if self.gradients is None else len(self.gradients))
+        if len(self.entries) > explaining:
+            found["decomposition"] = parts_of(own[self.entries], rows, self.gradients)
+        return found
 
 
 def _direction(seen: Observation, names: Sequence[str]) -> Tensor:
@@ -91,4 +134,6 @@ def _window(known: Sequence[Trace]) -> int:
 
 
 def _cosine(rows: Tensor, direction: Tensor) -> Tensor:
-    return (rows @ direction) / (rows.norm(dim=1) * direction.norm()).clamp_min(1e-30)
+    lengths = (rows.norm(dim=1) * direction.norm()).clamp_min(1e-30)
+    cosines: Tensor = rows @ direction / lengths
+    return cosines

@@ -29,5 +29,5 @@ def ascended(model: nn.Module, inputs: Tensor, labels: Tensor, *, distance: floa
         norm = torch.cat([g.flatten() for g in gradients]).norm().clamp_min(1e-30)
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):
-                weight += length / norm * gradient
+                weight.add_(length / norm * gradient)
     return Manipulated(moved.train(model.training), {})

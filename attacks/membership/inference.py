@@ -63,9 +63,6 @@ class InferMembers:
             scores |= gradient_alignment(inquiry, adaptive=self.adaptive, after_round=after)
         if inquiry.shadows:
             scores |= self._references(inquiry)
-            notes.append(
-                f"{len(inquiry.shadows)} shadow models on public samples and halves of the candidates"
-            )
         after(total)
         flat = [name for name, values in scores.items() if not bool(values.isfinite().all())]
         for name in flat:
@@ -130,7 +127,7 @@ def _after(seen: Observation) -> nn.Module:
     with torch.no_grad():
         for name, parameter in trained.named_parameters():
             if name in seen.update:
-                parameter += step * seen.update[name]
+                parameter.add_(step * seen.update[name])
     return trained
 
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from fl_app.types import Records
-
 _AT_ONCE = 1 << 24
 """Entries of the gradients that are held at a time: 64 MiB in float32."""
 _BATCH = 512
@@ -68,12 +66,6 @@ def record_gradients(
     for part, truths in zip(inputs.split(few), labels.to(inputs.device).split(few), strict=True):
         found = every(asked, part, truths)
         yield torch.cat([found[name].flatten(1) for name in names], dim=1)
-
-
-def mean_gradient(model: nn.Module, records: Records, inputs: Tensor, names: Sequence[str]) -> Tensor:
-    """Return the mean of the records' gradients, flat by ``names``."""
-    total = sum(part.sum(dim=0) for part in record_gradients(model, inputs, records.labels, names))
-    return torch.as_tensor(total) / len(records)
 
 
 def _two_or_more(outputs: Tensor) -> Tensor:

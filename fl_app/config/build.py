@@ -328,7 +328,7 @@ def _attacker(
 
 def _score(cfg: DictConfig, attack: Any, spell: Any) -> Callable[..., Any]:
     if hasattr(attack, "infers"):
-        return cast(Callable[..., Any], get_method(f"attacks.score.score_{attack.infers}"))
+        return get_method(f"attacks.score.score_{attack.infers}")
     return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell)
 
 

@@ -149,9 +149,9 @@ def watch(parts: ServerParts) -> PassiveServer:
         return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
     if parts.attacker is not None and config["attack"].get("active"):
         ascend = _ascend(parts.attacker, parts.public)
-        active = AscendingServer(spec=parts.spec, template=parts.model, ascend=ascend, **audit)
-        strategy.exchange.gate.withheld = active.withholds
-        return active
+        ascending = AscendingServer(spec=parts.spec, template=parts.model, ascend=ascend, **audit)
+        strategy.exchange.gate.withheld = ascending.withholds
+        return ascending
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return PassiveServer(**audit)

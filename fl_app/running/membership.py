@@ -185,7 +185,7 @@ def _row(
         strangers=int((~members).sum()),
         epsilon=None if promise is None else promise.epsilon,
         delta=None if promise is None else promise.delta,
-        settings=attacker.settings | {"adaptive": adaptive},
+        settings={**attacker.settings, "adaptive": adaptive},
     )
 
 
