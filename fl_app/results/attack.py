@@ -19,6 +19,7 @@ Metric = Literal["psnr", "ssim", "lpips", "mse"]
 METRICS: tuple[Metric, ...] = ("psnr", "ssim", "lpips", "mse")
 _OWN_PLACE = frozenset(
     {"round", "client", "summed", "batch_size", "objective", "seconds", "found", "bound", "bound_prior"}
+    | {"candidates"}
 )
 """Numbers that a report shows in columns of their own."""
 
@@ -134,6 +135,13 @@ class Attack(SparseRow):
     token_exact: float | None = None
     token_error_rate: float | None = None
     token_wer: float | None = None
+    identified: list[bool | None] | None = None
+    """Whether each true sample is the one among ``candidates`` that its reconstruction is nearest to."""
+    candidates: Whole | None = None
+    identified_by: str | None = None
+    """The measure of nearness."""
+    registered_psnr: Scores | None = None
+    """PSNR after the best shift and flip of the reconstruction."""
     trained: Trained | None = None
     recovered: float | None = None
     """The share of images recovered to the last level, under a manipulated model."""
