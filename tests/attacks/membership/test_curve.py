@@ -1,5 +1,7 @@
 """Rates of membership tests: known truths, exact intervals, and honest thresholds."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,7 @@ def test_a_curve_runs_from_corner_to_corner_and_never_falls():
     points = roc(*drawn(40, 60, 1.0, torch.Generator().manual_seed(1)))
     assert points[0] == [0, 0]
     assert points[-1] == [1, 1]
-    assert all(a <= c and b <= d for (a, b), (c, d) in zip(points, points[1:], strict=False))
+    assert all(a <= c and b <= d for (a, b), (c, d) in pairwise(points))
 
 
 def test_a_threshold_keeps_to_its_rate_and_needs_strangers_for_it():
@@ -79,14 +81,14 @@ def test_choice_among_empty_statistics_leaves_a_guess():
     generator = torch.Generator().manual_seed(7)
     members = torch.arange(60) < 30
     above = 0
-    for _ in range(40):
-        scores = {str(i): torch.randn(60, generator=generator).double() for i in range(20)}
+    for _ in range(30):
+        scores = {str(i): torch.randn(60, generator=generator).double() for i in range(8)}
         found = measure(scores, members, seed=1)
         best = max(one["auc"] for one in found["statistics"].values())
         assert best > 0.5
         above += found["best_auc_low"] > 0.5
-    # the best of twenty looks good on all records; on the half that did not choose it is a guess
-    assert above <= 5
+    # the best of eight looks good on all records; on the half that did not choose it is a guess
+    assert above <= 4
 
 
 @pytest.mark.parametrize(("shift", "members", "strangers"), [(0.0, 25, 25), (1.0, 25, 40), (2.5, 15, 30)])
