@@ -572,8 +572,9 @@ def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
         raise ConfigError(f"partition: {error}") from error
     if not cfg.balance:
         return parts
+    classes = labels if dataset.train.labels.ndim > 1 else dataset.train.labels
     return [
-        part[balance(labels[part], generator_for(cfg.seed, 0, client, "balance"))]
+        part[balance(classes[part], generator_for(cfg.seed, 0, client, "balance"))]
         for client, part in enumerate(parts)
     ]
 

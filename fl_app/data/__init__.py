@@ -1,6 +1,8 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
 from fl_app.data.candidates import Game, game_of
+from fl_app.data.census import adult
+from fl_app.data.chest_films import pneumonia
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import (
     PADDING,
@@ -11,10 +13,12 @@ from fl_app.data.dataset import (
     normalise,
     pixels,
 )
+from fl_app.data.dicom_folder import dicom
 from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.handwritten_digits import mnist
+from fl_app.data.heart_disease import heart_disease
 from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
 from fl_app.data.librispeech import speech
@@ -37,15 +41,18 @@ __all__ = [
     "Partitioner",
     "Samples",
     "Vocabulary",
+    "adult",
     "channel_statistics",
     "cifar10",
     "cifar100",
+    "dicom",
     "dirichlet",
     "faces",
     "facts_of",
     "fashion_mnist",
     "fixed",
     "game_of",
+    "heart_disease",
     "iid",
     "imagefolder",
     "label_histogram",
@@ -55,6 +62,7 @@ __all__ = [
     "own_samples",
     "photos",
     "pixels",
+    "pneumonia",
     "random",
     "shards",
     "speech",
