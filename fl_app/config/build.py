@@ -63,6 +63,8 @@ _JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
 _MOVED_MOST = 0.005
+_OTHERS = 99
+"""Test images beside the right one, among which it is to be picked."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
         ),
-        attacker=_attacker(cfg, manipulation, dataset.vocabulary),
+        attacker=_attacker(cfg, manipulation, dataset.vocabulary, _others(known)),
         known=known,
         game=_game(cfg),
     )
@@ -295,6 +297,7 @@ def _attacker(
     cfg: DictConfig,
     manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
     vocabulary: Vocabulary | WordPiece | None = None,
+    others: Tensor | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -312,7 +315,7 @@ def _attacker(
         grant_labels=cfg.attack.grant.labels,
         grant_length=cfg.attack.grant.get("length", False),
         # by name: this package never imports the attacks
-        score=_score(cfg, forms[max(forms)], spell),
+        score=_score(cfg, forms[max(forms)], spell, others),
         score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
         infers=getattr(forms[max(forms)], "infers", ""),
         candidates=cfg.attack.get("candidates") or 0,
@@ -326,10 +329,18 @@ def _attacker(
     )
 
 
-def _score(cfg: DictConfig, attack: Any, spell: Any) -> Callable[..., Any]:
+def _others(known: Samples) -> Tensor | None:
+    """Return the images among which a rebuilt one must point to its own; None if samples are no images."""
+    if known.inputs.dtype != torch.uint8:
+        return None
+    count = min(len(known), _OTHERS)
+    return pixels(known.inputs[torch.arange(count) * len(known) // count], "cpu")
+
+
+def _score(cfg: DictConfig, attack: Any, spell: Any, others: Tensor | None) -> Callable[..., Any]:
     if hasattr(attack, "infers"):
         return get_method(f"attacks.score.score_{attack.infers}")
-    return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell)
+    return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell, others=others)
 
 
 def _stated(cfg: DictConfig) -> dict[str, Any]:

@@ -82,6 +82,10 @@ class Trained(SparseRow):
     mse: Scores | None = None
     labels: dict[str, Score] | None = None
     matching: list[Whole | None] | None = None
+    identified: list[bool | None] | None = None
+    candidates: Whole | None = None
+    identified_by: str | None = None
+    registered_psnr: Scores | None = None
     images: str | None = None
 
 
