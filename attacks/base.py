@@ -122,6 +122,21 @@ MEMBERS = "members"
 """`infers` of an attack that tells members from strangers; it takes an `Inquiry`."""
 
 
+PROPERTY = "property"
+"""`infers` of an attack on a property of the samples; it takes a `PropertyQuestion`."""
+
+
+@dataclass(frozen=True, eq=False)
+class PropertyGuess:
+    """Answer whether an update's samples have a property."""
+
+    score: float
+    """Above 0 is a yes."""
+    expected: float
+    """Success on examples that the classifier did not see."""
+    notes: Sequence[str] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class MemberScores:
     """Scores of candidates by statistic; a larger one says that the candidate is likelier a member."""

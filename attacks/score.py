@@ -140,6 +140,7 @@ def _identification(
     if others is not None and others.shape[1:] == inputs.shape[1:]:
         right = dict(zip(rows, identifies(recovered, inputs[rows], others.to(recovered)), strict=True))
         found["identified"] = [right.get(row, False) for row in range(len(inputs))]
+        found["identified_share"] = sum(found["identified"]) / max(1, len(inputs))
         found["candidates"] = 1 + len(others)
         found["identified_by"] = "correlation at the best shift"
     return found

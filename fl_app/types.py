@@ -420,3 +420,14 @@ class Inquiry:
     mean: Sequence[float] = ()
     std: Sequence[float] = ()
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
+
+
+@dataclass(frozen=True)
+class PropertyQuestion:
+    """Knowledge of an attacker who asks whether the samples behind an update have a property."""
+
+    seen: Observation
+    examples: Sequence[Update]
+    """Updates of public samples from the same model, some of which have the property."""
+    answers: Tensor
+    """Which of the examples have it (N,)."""

@@ -43,6 +43,7 @@ from fl_app.data import (
 )
 from fl_app.data.balance import balance
 from fl_app.data.pool import from_pool
+from fl_app.data.traits import trait_of
 from fl_app.defenses import Defense, protect
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
@@ -51,7 +52,7 @@ from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
-from fl_app.training import LocalData, PublicRound, parameters, task_of
+from fl_app.training import LocalData, PublicRound, Trainer, parameters, task_of
 from fl_app.types import Manipulated, Trace
 
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
@@ -86,6 +87,8 @@ class ServerParts:
     """Samples that the attacker knows."""
     game: Game | None
     """Rule of a membership audit."""
+    trainer: Trainer
+    defense: Defense
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
     # here too: parts that clients cannot build are an error of the run, not of every client
-    defense, _ = _defense(cfg), _build(cfg, "training")
+    defense, trainer = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
         _check_tokens(cfg, defense, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
@@ -182,6 +185,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
     known = public.train if public is not None and _knows_held_out(cfg) else dataset.test
+    _check_question(cfg, defense, dataset)
     manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
@@ -209,7 +213,23 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
         attacker=_attacker(cfg, manipulation, dataset.vocabulary, _others(known)),
         known=known,
         game=_game(cfg),
+        trainer=trainer,
+        defense=defense,
     )
+
+
+def _check_question(cfg: DictConfig, defense: Defense, dataset: Dataset) -> None:
+    """Refuse a property that samples do not have, now and not after training."""
+    if not cfg.attack.get("property"):
+        return
+    if defense.scheme is not None:
+        raise ConfigError(
+            f"attack.property: defense={cfg.choices.defense} sends vectors, of which no examples can be made"
+        )
+    try:
+        trait_of(cfg.attack.property, cfg.attack.holds, dataset.num_classes, dataset.feature_names)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _game(cfg: DictConfig) -> Game | None:
@@ -339,7 +359,8 @@ def _others(known: Samples) -> Tensor | None:
 
 def _score(cfg: DictConfig, attack: Any, spell: Any, others: Tensor | None) -> Callable[..., Any]:
     if hasattr(attack, "infers"):
-        return get_method(f"attacks.score.score_{attack.infers}")
+        # a property is scored over all updates of a run
+        return get_method("attacks.score.score_members")
     return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell, others=others)
 
 

@@ -10,6 +10,7 @@ PAPERS = {
     "fltop": "Kerkouche et al., UAI 2021: Constrained differentially private federated learning",
     "rlg": "Dang et al., NeurIPS 2021: Revealing and protecting labels in distributed training",
     "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
+    "own": "Questions that the papers leave open",
 }
 
 

@@ -28,6 +28,14 @@ def refutes(
     ``tests`` points are looked at together: a true promise is refuted with a chance of at most 5 % by any.
     """
     tail = 0.05 / (2 * max(1, tests))
-    least = float(beta.ppf(tail, hits, members - hits + 1)) if hits else 0.0
-    most = float(beta.ppf(1 - tail, alarms + 1, strangers - alarms)) if alarms < strangers else 1.0
+    least, _ = exact_interval(hits, members, 1 - 2 * tail)
+    _, most = exact_interval(alarms, strangers, 1 - 2 * tail)
     return least > member_bound(most, epsilon, delta)
+
+
+def exact_interval(hits: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of a rate by Clopper and Pearson."""
+    tail = (1 - confidence) / 2
+    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+    return low, high

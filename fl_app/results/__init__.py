@@ -2,6 +2,7 @@
 
 from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript, hash_settings
 from fl_app.results.membership import MemberPoint, Membership, Statistic
+from fl_app.results.property import PropertyAnswer, PropertyInference
 from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
 from fl_app.results.recovery import Exposed, Recovery
 from fl_app.results.round import Failure, Round
@@ -30,6 +31,8 @@ __all__ = [
     "Membership",
     "Model",
     "Privacy",
+    "PropertyAnswer",
+    "PropertyInference",
     "Read",
     "Recovery",
     "ResultError",

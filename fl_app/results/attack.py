@@ -84,6 +84,7 @@ class Trained(SparseRow):
     matching: list[Whole | None] | None = None
     identified: list[bool | None] | None = None
     candidates: Whole | None = None
+    identified_share: float | None = None
     identified_by: str | None = None
     registered_psnr: Scores | None = None
     images: str | None = None
@@ -140,8 +141,9 @@ class Attack(SparseRow):
     token_error_rate: float | None = None
     token_wer: float | None = None
     identified: list[bool | None] | None = None
-    """Whether each true sample is the one among ``candidates`` that its reconstruction is nearest to."""
+    """Whether each true image is the one among ``candidates`` that its reconstruction is nearest to."""
     candidates: Whole | None = None
+    identified_share: float | None = None
     identified_by: str | None = None
     """The measure of nearness."""
     registered_psnr: Scores | None = None

@@ -26,6 +26,7 @@ from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
+from fl_app.data.traits import trait_of
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
@@ -33,12 +34,14 @@ from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
+from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, read_past
 from fl_app.running.shadows import ShadowTraining
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.seeding import SERVER
 from fl_app.strategies import BudgetSpent, FedSGD
-from fl_app.training import Evaluation, batch_norm, parameters, task_of
+from fl_app.training import Evaluation, LocalData, batch_norm, parameters, task_of
 from fl_app.types import Manipulated
 
 logger = logging.getLogger(__name__)
@@ -85,6 +88,8 @@ def run_federation(
                     place = folder / "shadows"
                     shadows = ShadowTraining(parts, overrides, trust, client_app, place, whole)
                 _infer_members(parts, auditor, results, shadows)
+            elif parts.attacker is not None and parts.attacker.infers == PROPERTY:
+                _infer_properties(parts, sightings, results)
             elif parts.attacker is not None:
                 results.run.recovery = describe_recovery(
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
@@ -128,15 +133,36 @@ def _infer_members(
     )
 
 
+def _infer_properties(parts: ServerParts, sightings: list[Sighting], results: Results) -> None:
+    if parts.attacker is None:
+        return
+    dataset, settings = parts.dataset, parts.attacker.settings
+    task = task_of(dataset)
+    data = LocalData(
+        parts.known, dataset.mean, dataset.std, parts.config["seed"], SERVER, task.predict, task.ask
+    )
+    infer_properties(
+        sightings,
+        parts.attacker,
+        parts.model,
+        parts.public,
+        results,
+        rehearsal=Rehearsal(parts.trainer, parts.defense, data),
+        trait=trait_of(settings["property"], settings["holds"], dataset.num_classes, dataset.feature_names),
+    )
+
+
 def watch(parts: ServerParts) -> PassiveServer:
     """Return the tap for the run's attack: passive, or one that manipulates models."""
     config, strategy = parts.config, parts.strategy
+    # a property is one of the client's own batches
+    asks_property = parts.attacker is not None and parts.attacker.infers == PROPERTY
     audit: dict[str, Any] = {
         "rounds": config["attack"]["rounds"],
         "clients": config["attack"]["clients"],
         "model": lambda: (strategy.weights, strategy.buffers),
         "read": strategy.see,
-        "batch_size": config["audit"]["batch_size"],
+        "batch_size": None if asks_property else config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
         "masked": strategy.masked,
         "public": parts.public,

@@ -18,7 +18,7 @@ _NEVER_REACHED = ("attack.iterations", "attack.iterations_mse")
 _BINARY = ("labels.exact", "attack.token_exact")
 _FROM_0_TO_1 = (
     *("ssim", "lpips", "mse", "trace.mse", "trace.tokens"),
-    *("attack.recovered", "attack.found", "attack.token_accuracy", *_BINARY),
+    *("attack.recovered", "attack.found", "attack.identified_share", "attack.token_accuracy", *_BINARY),
 )
 TRACED = ("mse", "distance", "tokens", "layers")
 

@@ -30,6 +30,7 @@ from fl_app.report.pages.identification import identification
 from fl_app.report.pages.label_section import label_section
 from fl_app.report.pages.membership_section import membership_section
 from fl_app.report.pages.panels import panel, themed_image
+from fl_app.report.pages.property_section import property_section
 from fl_app.report.pages.protection_section import protection_section
 from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
@@ -55,6 +56,7 @@ def write_report(run_dir: Path | str) -> Path:
         four_answers(run),
         _gallery_section(run, rows),
         membership_section(run),
+        property_section(run),
         server_section(run),
         protection_section(run),
         attack_section(run),
