@@ -25,8 +25,8 @@ SEEDS = range(5)
 ROUNDS, STEPS, BATCH = 15, 100, 4
 COMMON = (
     "data=heart_disease partition=natural clients=4 model=mlp model.hidden=[] model.one_logit=true "
-    f"attack=none rounds={ROUNDS} training.steps={STEPS} batch_size={BATCH} evaluate_every={ROUNDS} threads=1 "
-    "checkpoint=false"
+    f"attack=none rounds={ROUNDS} training.steps={STEPS} batch_size={BATCH} evaluate_every={ROUNDS} "
+    "threads=1 checkpoint=false"
 ).split()
 ADAPTIVE = "strategy.beta_2=0.999 strategy.tau=1e-8 strategy.eta=0.01"
 ROWS = {

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dpia",
         type=Path,
         metavar="FILE",
-        help="only write the annex of a data protection impact assessment: .md or .html; both without an ending",
+        help="only write the annex of an impact assessment: .md or .html; both without an ending",
     )
     parser.add_argument(
         "--leak",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl_app.client import state as client_state
 from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
+from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
 from fl_app.data import Game, pixels
@@ -86,6 +87,8 @@ class ClientParts:
     norms: bool = False
     """True if clients report the norm of their gradient, and the share that they withhold."""
     pin_model: bool = False
+    own_attack: OwnAttack | None = None
+    """Attacks that a node with a policy may try on its own updates."""
     game: Game | None = None
     """Rule of a membership audit; clients that allow audits play."""
     inspection: Inspection | None = None
@@ -160,6 +163,7 @@ class Client:
             metrics=self._told(metrics) if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
+        self._attack_own(order, start, sent, work)
         self._leave(parcel, digest, reply, work, [] if reply.release is None else [reply.release])
         own_buffers = work.buffers if parts.bn == "local" else {}
         self._remember(
@@ -232,6 +236,27 @@ class Client:
 
     def _told(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics if self.guard is None else self.guard.metrics(metrics)
+
+    def _attack_own(self, order: Order, start: Start, sent: Update, work: Work) -> None:
+        """Withhold an update from which the node itself rebuilds its samples."""
+        limits = None if self.guard is None else self.guard.policy.own_attack
+        if limits is None or self.parts.own_attack is None or work.truth is None:
+            return
+        self._load(start)
+        who = f"client {self.client}, round {order.round}"
+        reason = self.parts.own_attack(
+            limits,
+            model=start.model,
+            update=sent,
+            defense=self.parts.defense,
+            data=self._data(),
+            truth=work.truth,
+            lr=order.lr,
+            steps=work.steps,
+            who=who,
+        )
+        if reason is not None:
+            raise Refusal("leak", f"{who}: {reason}")
 
     def _leave(
         self, parcel: Parcel, digest: str, reply: Reply, work: Work, releases: Sequence[Release]
@@ -406,11 +431,15 @@ class Client:
             generator=self._draws(order, "rules"),
             rules=rules,
             batch_size=(audit.batch_size or None) if audit is not None else None,
-            keep_batches=audit is not None and audit.truth,
+            keep_batches=(audit is not None and audit.truth) or self._attacks_own,
         )
         seed = seed_for(parts.seed, order.round, self.client, "training") if self.guard is None else None
         with seeded(seed, parts.device):
             return parts.trainer(start.model, self._data(), job)
+
+    @property
+    def _attacks_own(self) -> bool:
+        return self.guard is not None and self.guard.policy.own_attack is not None
 
     def _load(self, start: Start) -> None:
         """Put the weights and the buffers that the round starts from into its model."""

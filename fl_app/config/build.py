@@ -21,6 +21,7 @@ from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import Chosen, Public
 from fl_app.client.client import ClientParts
 from fl_app.client.inspection import Inspection
+from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.config.bounds import check_shape
 from fl_app.config.compose import ConfigError, compose
@@ -64,6 +65,8 @@ _JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
 _MOVED_MOST = 0.005
+_OWN_STEPS = 300
+"""Steps of the search by which a node attacks its own update, at most."""
 _OTHERS = 99
 """Test images beside the right one, among which it is to be picked."""
 
@@ -135,6 +138,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         bn=cfg.bn,
         norms=cfg.client.norms,
         pin_model=cfg.client.pin_model,
+        own_attack=_own_attack(cfg, spec),
         game=_game(cfg),
         inspection=_inspection(cfg, spec),
     )
@@ -406,6 +410,26 @@ def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
         look=get_method("attacks.active.inspect_model"),
         expected=build_model(spec, allowed=[spec.target]),
         refuse=cfg.client.inspect == "refuse",
+    )
+
+
+def _own_attack(cfg: DictConfig, spec: ModelSpec) -> OwnAttack:
+    """Return the attacks that a node may try on its own updates, by name: cheapest first."""
+
+    def search(seconds: float) -> Any:
+        return get_method("attacks.optimisation.inverting_gradients")(
+            steps=_OWN_STEPS, adaptive=True, time_budget=seconds
+        )
+
+    return OwnAttack(
+        attacks={
+            "bias_labels": lambda seconds: get_method("attacks.labels.bias_labels")(),
+            "first_linear": lambda seconds: get_method("attacks.analytic.first_linear")(),
+            "ig": search,
+        },
+        score=get_method("attacks.score.score"),
+        num_classes=int(cast(int, spec.settings["num_classes"])),
+        training=cfg.client.mode == "train",
     )
 
 

@@ -13,7 +13,7 @@ from fl_app.results import write_text
 
 _TITLE = "Annex to a data protection impact assessment"
 _OPENING = (
-    "This annex holds what a tool can state. Each figure was measured, unless it is called declared, and comes "
+    "This annex holds what a tool can state. Each figure was measured or is called declared, and comes "
     "with its attacker and what he was given. Blank fields are the controller's. It is no legal advice."
 )
 
