@@ -15,7 +15,8 @@ GATE = f"{ALONE}[own_attack]\nseconds = 30\n"
 
 def answer(tmp_path, overrides, policy):
     text = f"{SMALL} model=mlp {overrides}"
-    file = tmp_path / "policy.toml"
+    # a node reads its policy once
+    file = tmp_path / f"{len(list(tmp_path.iterdir()))}.toml"
     file.write_text(policy)
     parts = parts_of(text)
     return send(node(text, policy=str(file)), order(parts.model, model_of(parts.model)))
