@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_MANY = 8192  # from here on a histogram is faster than a partial sort
 
 
 @lru_cache(maxsize=256)
@@ -39,8 +42,8 @@ def largest(tensor: Tensor, count: int) -> Tensor:
     """Return a mask of the ``count`` entries that rank first by magnitude."""
     if not 0 <= count <= tensor.numel():
         raise ValueError(f"largest: count must be in [0, {tensor.numel()}], got {count}")
-    magnitudes = _magnitudes(tensor)
-    return _first(magnitudes, count).view(tensor.shape)
+    (mask,) = _first(_magnitudes(tensor), count)
+    return mask.view(tensor.shape)
 
 
 def between(tensor: Tensor, *, top: int, bottom: int) -> Tensor:
@@ -48,8 +51,8 @@ def between(tensor: Tensor, *, top: int, bottom: int) -> Tensor:
     n = tensor.numel()
     if top < 0 or bottom < 0 or top + bottom > n:
         raise ValueError(f"between: top + bottom must be in [0, {n}], got {top} + {bottom}")
-    magnitudes = _magnitudes(tensor)
-    return (_first(magnitudes, n - bottom) & ~_first(magnitudes, top)).view(tensor.shape)
+    kept, cut = _first(_magnitudes(tensor), n - bottom, top)
+    return (kept & ~cut).view(tensor.shape)
 
 
 def location_counts(shapes: Mapping[str, Tensor], share: float, min_size: int) -> dict[str, int]:
@@ -85,14 +88,51 @@ def _magnitudes(tensor: Tensor) -> Tensor:
     return magnitudes
 
 
-def _first(magnitudes: Tensor, count: int) -> Tensor:
-    """Return a mask of the first ``count`` ranks in linear time."""
+def _first(magnitudes: Tensor, *counts: int) -> list[Tensor]:
+    """Return a mask of the first ``count`` ranks for each of ``counts``, in linear time."""
     n = magnitudes.numel()
-    if count == 0 or count == n:
-        return torch.full((n,), count > 0, dtype=torch.bool, device=magnitudes.device)
-    threshold = torch.kthvalue(magnitudes, n - count + 1).values
-    mask = magnitudes > threshold
-    ties = torch.nonzero(magnitudes == threshold).flatten()
-    # by index, not by threshold: ties would keep more than `count`
-    mask[ties[: count - int(mask.sum())]] = True
+    ranks = [n - count for count in counts if 0 < count < n]
+    thresholds = iter(_smallest(magnitudes, ranks))
+    return [
+        _above(magnitudes, next(thresholds), count)
+        if 0 < count < n
+        else torch.full((n,), count > 0, dtype=torch.bool, device=magnitudes.device)
+        for count in counts
+    ]
+
+
+def _above(magnitudes: Tensor, threshold: float, count: int) -> Tensor:
+    """Return a mask of what exceeds ``threshold``, filled up to ``count`` with its first equals."""
+    mask = magnitudes >= threshold
+    if excess := int(mask.sum()) - count:
+        # by index, not by threshold: ties would keep more than `count`
+        ties = torch.nonzero(magnitudes == threshold).flatten()
+        mask[ties[len(ties) - excess :]] = False
     return mask
+
+
+def _smallest(magnitudes: Tensor, ranks: list[int]) -> list[float]:
+    """Return the values that a rising sort would have at ``ranks``."""
+    if not ranks:
+        return []
+    if magnitudes.dtype == torch.float32 and magnitudes.device.type == "cpu":
+        values = magnitudes.numpy()
+        found = np.partition(values, ranks)[ranks] if values.size < _MANY else _by_buckets(values, ranks)
+        return [float(value) for value in found]
+    return [float(torch.kthvalue(magnitudes, rank + 1).values) for rank in ranks]
+
+
+def _by_buckets(magnitudes: np.ndarray, ranks: list[int]) -> list[np.float32]:
+    """Return the values at ``ranks`` by a histogram over the upper halves of the bit patterns.
+
+    Patterns of floats without a sign rise with their values, so that only the bucket of a rank is searched.
+    """
+    upper = magnitudes.view(np.uint32) >> 16
+    ends = np.cumsum(np.bincount(upper, minlength=1))
+    found = []
+    for rank in ranks:
+        bucket = int(np.searchsorted(ends, rank, side="right"))
+        inside = magnitudes[upper == bucket]
+        within = rank - int(ends[bucket] - len(inside))
+        found.append(np.partition(inside, within)[within])
+    return found

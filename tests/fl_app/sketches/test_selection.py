@@ -32,6 +32,27 @@ def test_between_is_the_middle_of_the_ranking(entries, data):
     assert mask.nonzero().flatten().tolist() == sorted(ranking(entries)[top : len(entries) - bottom])
 
 
+@pytest.mark.parametrize("size", [9_000, 70_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["normal", "ties", "sparse", "subnormal", "infinite", "one value"])
+def test_many_entries_rank_as_a_stable_sort_ranks_them(kind, dtype, size):
+    normal = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    entries = {
+        "normal": normal,
+        "ties": (4 * normal).round(),
+        "sparse": normal.clamp(min=1.0) - 1.0,
+        "subnormal": 1e-42 * normal,
+        "infinite": torch.where(normal > 1.5, float("-inf"), normal),
+        "one value": torch.full((size,), -0.25),
+    }[kind].to(dtype)
+    places = torch.empty(size, dtype=torch.long)
+    places[torch.argsort(entries.abs(), descending=True, stable=True)] = torch.arange(size)
+    for top, bottom in [(0, 0), (1, 1), (size // 20, 3 * size // 4), (size // 2, size // 2), (size, 0)]:
+        mask = between(entries, top=top, bottom=bottom)
+        assert torch.equal(mask, (places >= top) & (places < size - bottom))
+        assert torch.equal(largest(entries, top), places < top)
+
+
 @given(st.decimals(0, 1, places=3), st.integers(0, 10_000))
 def test_counts_are_those_of_the_decimal_that_was_written(k, n):
     assert floor_count(float(k), n) == math.floor(Decimal(k) * n)
