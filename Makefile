@@ -1,18 +1,22 @@
-# make run | reports | test | test-slow | lint | bench | clean. Set-up is done once and again only when its inputs change.
+# make run | shell | reports | test | test-slow | chaos | lint | bench | clean. Set-up is done once and again only when its inputs change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-export FL_APP_CACHE ?= $(CURDIR)/.cache
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: run reports test test-slow lint bench lock image-digest clean
+.PHONY: run shell reports test test-slow chaos lint bench lock image-digest clean
 .DEFAULT_GOAL := run
 
 run: $(READY)
-	$(BIN)/flower-simulation --app fl_app
+	$(BIN)/fl-app experiment=demo
+
+# a shell in which fl-app and the other commands are found; leave it with exit
+shell: $(READY)
+	@echo "fl-app is on the PATH of this shell; leave it with exit"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" $${SHELL:-/bin/sh}
 
 # all experiments and runs as one static site, site/index.html
 reports: $(READY)
@@ -24,6 +28,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# faults into real runs; the table says how many, and the exit code whether any run lost something
+MINUTES ?= 10
+chaos: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) $(CHAOS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -52,5 +61,5 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	# a second accountant for the tests, which skip without it; its own demands contradict those of Flower
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps dp-accounting==0.6.0 absl-py==2.5.1
-	$(BIN)/python -m attacks.metrics.lpips_weights
+	$(BIN)/fl-app weights
 	touch $(READY)

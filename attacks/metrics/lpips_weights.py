@@ -5,7 +5,7 @@ Both must give identical tensors, so that a distance does not depend on the sour
 Without weights, results have no LPIPS: a distance of random features would be
 meaningless.
 
-``python -m attacks.metrics.lpips_weights [alex|vgg]`` fills the cache, with AlexNet's if no name is given.
+``fl-app weights [alex|vgg]`` fills the cache, with AlexNet's if no name is given.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ FINGERPRINTS = {
     "vgg": "2953dbbdac12ca3c6588abb8989728f21bfb55904a19e5774d824a588898ca01",
 }
 
+_ROOT = Path(__file__).resolve().parents[2]
+
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +61,7 @@ def load(cache_dir: Path | None = None, net: str = "alex") -> dict[str, Tensor] 
     weights = _read(path, net)
     if weights is None:
         log.warning(
-            "LPIPS is left out: %s %s (`python -m attacks.metrics.lpips_weights %s` gets the weights)",
+            "LPIPS is left out: %s %s (`fl-app weights %s` gets the weights)",
             path,
             "is damaged" if path.exists() else "does not exist",
             net,
@@ -68,11 +70,20 @@ def load(cache_dir: Path | None = None, net: str = "alex") -> dict[str, Tensor] 
 
 
 def weights_path(cache_dir: Path | None = None, net: str = "alex") -> Path:
-    """Return where the weights of ``net`` are kept: ``FL_APP_CACHE``, or the user's cache folder."""
+    """Return where the weights of ``net`` are kept.
+
+    That is ``FL_APP_CACHE``, else ``.cache`` of the checkout that this file is in, else the user's cache
+    folder: ``make`` and commands typed by hand find the same file.
+    """
     if net not in FINGERPRINTS:
         raise ValueError(f"lpips_weights: net must be one of {sorted(FINGERPRINTS)}, got {net!r}")
-    folder = cache_dir or Path(os.environ.get("FL_APP_CACHE") or Path.home() / ".cache" / "fl-app")
+    folder = cache_dir or Path(os.environ.get("FL_APP_CACHE") or _own_folder())
     return Path(folder) / f"lpips-{net}.safetensors"
+
+
+def _own_folder() -> Path:
+    is_checkout = (_ROOT / "Makefile").is_file() and (_ROOT / "conf").is_dir()
+    return _ROOT / ".cache" if is_checkout else Path.home() / ".cache" / "fl-app"
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
@@ -109,7 +120,7 @@ def _fetch(net: str) -> dict[str, Tensor]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fetch the weights of a network; without internet access, continue without LPIPS."""
-    parser = argparse.ArgumentParser(prog="python -m attacks.metrics.lpips_weights", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="fl-app weights", description=main.__doc__)
     parser.add_argument("net", nargs="?", choices=sorted(FINGERPRINTS), default="alex")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_app.types import Manipulated
+from fl_app.types import Known, Manipulated, Update
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,9 @@ class Attacker:
     """Candidates of a membership audit, of all attacked clients together."""
     shadows: int = 0
     """Models that the run trains for the attack."""
+    known: Known | None = None
+    """Images that the attacker has and no client."""
+    defend: Callable[[Update], Update] | None = None
+    """The defense as an attacker can run it; None: it does not work on an update alone."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """Manipulation of the model before a client gets it; None: the attacker only watches."""

@@ -68,7 +68,7 @@ class UnknownName(ConfigError):
 @lru_cache(maxsize=256)
 def compose(overrides: str = "") -> DictConfig:
     """Compose the config from a string of Hydra overrides; ``choices`` has the choices by name."""
-    wanted = split_overrides(overrides)
+    wanted = with_plus(split_overrides(overrides))
     try:
         composed = _compose(wanted)
         own_strategy = _brings_strategy(wanted, composed)
@@ -144,6 +144,29 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(
             f"{error.override}: cannot be read; expected key=value, with quotes around other signs: key='a^b'"
         ) from error
+
+
+def with_plus(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with the ``+`` that new arguments of the user's own callables need.
+
+    Only the callable knows its arguments, so a key that ``conf/`` does not have is one of them there, and a
+    typo is the callable's to refuse. Elsewhere an unknown key stays an error.
+    """
+    parsed = parse_overrides(overrides)
+    own = {o.key_or_group.partition(".")[0] for o in parsed if o.key_or_group.endswith(f".{TARGET}")}
+    if not own:
+        return list(overrides)
+    try:
+        base = _compose(_choosing(parsed))
+    except (HydraException, OmegaConfBaseException):
+        return list(overrides)
+
+    def is_new(o: Override) -> bool:
+        key = o.key_or_group
+        changes = not (_is_choice(o) or o.is_add() or o.is_force_add() or o.is_delete())
+        return changes and "." in key and key.partition(".")[0] in own and _wrong_key(key, base) is not None
+
+    return [f"+{line}" if is_new(o) else line for o, line in zip(parsed, overrides, strict=True)]
 
 
 def key_of(override: str) -> str:
@@ -343,7 +366,7 @@ def _wrong_key(key: str, cfg: DictConfig) -> str | None:
     path = ""
     for part in key.split("."):
         names = [str(name) for name in node if name != "choices"] if OmegaConf.is_dict(node) else []
-        if OmegaConf.is_dict(node) and part not in node:
+        if OmegaConf.is_dict(node) and node._get_node(part) is None:  # "in" overlooks a value to be given
             where = path or "the configuration"
             return f"{key}: unknown key; {where} has {', '.join(sorted(names))}{nearest(part, names)}"
         if not OmegaConf.is_config(node):

@@ -19,7 +19,7 @@ from typing import Any
 
 from fl_app.config.build import attacked_rounds
 
-_NOT_IN_THE_NUMBERS = ("run_dir", "resume", "checkpoint", "wait")
+_NOT_IN_THE_NUMBERS = ("run_dir", "resume", "checkpoint", "wait", "log")
 _OF_LIARS = ("aggregate", "withstand", "liars", "lie")
 _GROUPS_OF_DATA = ("data", "public")
 

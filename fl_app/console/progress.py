@@ -1,6 +1,6 @@
 """One progress display for the whole process: cells, rounds, clients of a round, steps of an attack.
 
-Quiet when standard error is not a terminal, so that logs and pipes stay clean. A worker
+Where standard error is no terminal, a line every half minute says how far each task is. A worker
 process has no display of its own: it relays its tasks to the process that has one.
 """
 
@@ -24,6 +24,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fl_app.console.words import printable
+
 Advance = Callable[[int, str], None]
 """``advance(done, note)``: how far the task is, and a few words shown beside it."""
 
@@ -40,12 +42,15 @@ class Report(NamedTuple):
 
 
 _RELAY_EVERY_SECONDS = 0.2
+_LINE_EVERY_SECONDS = 30.0
 _console = Console(stderr=True)
 _display: Progress | None = None
 _tasks = 0
 _relay: Callable[[Report], None] | None = None
 _numbers = itertools.count()
 _shown: dict[tuple[object, int], TaskID] = {}
+_said: dict[tuple[object, int], float] = {}
+"""When the last line was written of a task in another process."""
 
 
 @contextmanager
@@ -53,8 +58,8 @@ def track(description: str, total: int) -> Iterator[Advance]:
     """Show a bar for a task of ``total`` steps; nested tasks share one display."""
     global _display, _tasks
     if _relay is not None:
-        with _relayed(_relay, description, total) as advance:
-            yield advance
+        with _relayed(_relay, description, total) as relayed:
+            yield relayed
         return
     if _display is None:
         _display = _make()
@@ -62,8 +67,16 @@ def track(description: str, total: int) -> Iterator[Advance]:
     display = _display
     _tasks += 1
     task = display.add_task(description, total=total, note="")
+    said = [time.monotonic()]
+
+    def advance(done: int, note: str) -> None:
+        display.update(task, completed=done, note=note)
+        if not _console.is_terminal and time.monotonic() - said[0] > _LINE_EVERY_SECONDS:
+            said[0] = time.monotonic()
+            print(printable(progress_line(description, done, total, note)), file=sys.stderr, flush=True)
+
     try:
-        yield lambda done, note: display.update(task, completed=done, note=note)
+        yield advance
     finally:
         _tasks -= 1
         if _tasks == 0:
@@ -71,6 +84,11 @@ def track(description: str, total: int) -> Iterator[Advance]:
             _display = None
         else:
             display.remove_task(task)
+
+
+def progress_line(description: str, done: int, total: int, note: str) -> str:
+    """Return a task's progress in a line."""
+    return f"{description}: {done} of {total}{f', {note}' if note else ''}"
 
 
 def follow_search(advance: Advance) -> Callable[[int, int, float], None]:
@@ -93,8 +111,13 @@ def show_relayed(who: object, report: Report) -> None:
         if (ended := _shown.pop(key, None)) is not None:
             _display.remove_task(ended)
     elif key in _shown:
+        if not _console.is_terminal and time.monotonic() - _said.get(key, 0.0) > _LINE_EVERY_SECONDS:
+            _said[key] = time.monotonic()
+            line = progress_line(report.description, report.done, report.total, report.note)
+            print(printable(f"process {who}: {line}"), file=sys.stderr, flush=True)
         _display.update(_shown[key], completed=report.done, note=report.note)
     else:
+        _said[key] = time.monotonic()
         _shown[key] = _display.add_task(report.description, total=report.total, note=report.note)
 
 

@@ -1,5 +1,6 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
+from fl_app.data.album import album
 from fl_app.data.candidates import Game, game_of
 from fl_app.data.census import adult
 from fl_app.data.chest_films import pneumonia
@@ -17,6 +18,7 @@ from fl_app.data.dicom_folder import dicom
 from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
+from fl_app.data.federated import federated, from_federated
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.heart_disease import heart_disease
 from fl_app.data.hospital import support2
@@ -42,6 +44,7 @@ __all__ = [
     "Samples",
     "Vocabulary",
     "adult",
+    "album",
     "channel_statistics",
     "cifar10",
     "cifar100",
@@ -50,7 +53,9 @@ __all__ = [
     "faces",
     "facts_of",
     "fashion_mnist",
+    "federated",
     "fixed",
+    "from_federated",
     "game_of",
     "heart_disease",
     "iid",

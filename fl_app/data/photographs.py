@@ -20,6 +20,12 @@ from fl_app.seeding import SERVER, generator_for
 SIDE = (0.3, 0.6)
 """Shortest and longest side of a crop, as a share of the photograph's shorter side."""
 
+NAMES = (
+    *("astronaut", "coffee", "chelsea", "rocket", "hubble_deep_field"),
+    *("ihc", "retina", "motorcycle", "china", "flower"),
+)
+"""The ten photographs of the data set, in the order of its classes."""
+
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels; right and bottom are the first pixels outside."""
 
@@ -30,7 +36,7 @@ def photos(size: int = 32, train_per_class: int = 200, test_per_class: int = 50,
     for what, value in counts.items():
         if value < 1:
             raise ValueError(f"photos: {what} must be at least 1, got {value}")
-    names = tuple(_photographs())
+    names = NAMES
     images = {name: load_photograph(name) for name in names}
 
     def samples(part: str, per_class: int) -> Samples:
@@ -49,7 +55,7 @@ def load_photograph(name: str) -> Image.Image:
     except Exception as error:  # scikit-image raises whatever its downloader does
         reason = f"{type(error).__name__}: {error}; scikit-image and scikit-learn ship it in their wheels"
         raise FileNotFoundError(f"photos: the photograph {name!r} cannot be read: {reason}") from error
-    return Image.fromarray(pixels)
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def cut(image: Image.Image, part: str, count: int, size: int, seed: int, name: str) -> np.ndarray:
@@ -93,6 +99,7 @@ def _photographs() -> Mapping[str, Callable[[], np.ndarray]]:
 
     return {
         "astronaut": data.astronaut,
+        "camera": data.camera,
         "coffee": data.coffee,
         "chelsea": data.chelsea,
         "rocket": data.rocket,

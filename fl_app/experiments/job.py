@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app, server_app
 from fl_app.config.build import baseline_of
@@ -33,6 +33,8 @@ from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
 from fl_app.running.result import find_run, run_folder
+from fl_app.storage.plain_folder import remove_if_empty
+from fl_app.tracking import check_tracker, copy_run
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +55,26 @@ def run_job(
     """
     overrides = _with_past(overrides)
     cfg = compose(join_overrides(overrides))
+    check_tracker(cfg.log)
     if cfg.dp.get("secure") == "auto":
         overrides = [*overrides, "dp.secure=false"]  # simulations must be reproducible
     folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
+    try:
+        _run(overrides, cfg, folder, sweep=sweep, backend=backend, verbose=verbose)
+    finally:
+        remove_if_empty(folder)  # it was refused
+    return folder
+
+
+def _run(
+    overrides: list[str],
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    sweep: bool,
+    backend: Mapping[str, Any] | None,
+    verbose: bool,
+) -> None:
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
 
     def run(wanted: list[str], where: Path) -> None:
@@ -65,10 +84,11 @@ def run_job(
         )
 
     run(overrides, folder)
+    if cfg.log is not None:
+        copy_run(folder, cfg.log)
     if _wants_baseline(cfg, sweep=sweep):
         run(undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)
-    return folder
 
 
 def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import quote
 
+from fl_app.report.script import SCRIPT
 from fl_app.report.style import STYLE
 
 _VOID = frozenset({"br", "img", "meta", "source"})
@@ -39,21 +41,42 @@ def join(children: Child) -> Html:
     return Html("".join(join(child) for child in children))
 
 
-def table(header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: int = 1) -> Html:
+def table(
+    header: Sequence[Child], rows: Iterable[Sequence[Child]], *, words: int = 1, caption: str | None = None
+) -> Html:
     """Make a table that scrolls sideways on a narrow screen; after ``words`` columns come numbers."""
 
-    def line(cell: str, cells: Sequence[Child]) -> Html:
-        return element(
-            "tr", [element(cell, c, class_=None if i < words else "number") for i, c in enumerate(cells)]
-        )
+    names = [text_of(title) for title in header]
 
-    body = element("tbody", [line("td", row) for row in rows])
-    return element("div", element("table", element("thead", line("th", header)), body), class_="scroll")
+    def cell(tag: str, index: int, content: Child, **more: str | None) -> Html:
+        return element(tag, content, class_=None if index < words else "number", **more)
+
+    head = element("tr", [cell("th", i, title, scope="col") for i, title in enumerate(header)])
+    body = element(
+        "tbody",
+        [
+            element("tr", [cell("td", i, c, data_label=name or None) for i, (c, name) in enumerate(line)])
+            for line in (zip(row, names, strict=True) for row in rows)
+        ],
+    )
+    return scrolled(element("caption", caption) if caption else None, element("thead", head), body)
 
 
-def details(title: str, *children: Child) -> Html:
+def text_of(title: Child) -> str:
+    """Return the words of a heading, which name its cells where a phone shows a row as a list."""
+    return unescape(re.sub(r"<[^>]*>", "", join(title)))
+
+
+def scrolled(*children: Child) -> Html:
+    """Make a table of ``children`` that the keyboard can scroll sideways."""
+    return element(
+        "div", element("table", *children), class_="scroll", tabindex="0", role="region", aria_label="table"
+    )
+
+
+def details(title: str, *children: Child, id_: str | None = None) -> Html:
     """Make a part that is folded away until asked for."""
-    return element("details", element("summary", title), *children)
+    return element("details", element("summary", title), *children, id_=id_)
 
 
 def relative_link(target: Path, base: Path) -> str:
@@ -61,12 +84,11 @@ def relative_link(target: Path, base: Path) -> str:
     return quote(Path(os.path.relpath(target, base)).as_posix())
 
 
-def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Html:
+def page(title: str, body: Child, *, wide: bool = False) -> Html:
     """Make a whole document that can load nothing: its policy allows only what the file itself holds."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"'sha256-{digest}'" if script else "'none'"
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'"
     )
     head = element(
@@ -78,7 +100,7 @@ def page(title: str, body: Child, *, script: str = "", wide: bool = False) -> Ht
         element("title", title),
         element("style", Html(STYLE)),
     )
-    scripts = element("script", Html(script)) if script else None
+    scripts = element("script", Html(SCRIPT))
     return Html(
         "<!doctype html>\n"
         + element(

@@ -13,6 +13,8 @@ from fl_app.results.reading import RESULT, forgive, read_object, spelled
 from fl_app.results.rows import Row, Whole
 
 STUDY = "study.json"
+VARIANT = "variant-"
+"""Prefix of the folders that hold the table of a command with parts or overrides."""
 Verdict = Literal["holds", "refuted", "equivalent", "not decided", "not measured"]
 HOLDS: Verdict = "holds"
 REFUTED: Verdict = "refuted"
@@ -137,6 +139,8 @@ class StudyResult(Row):
     """The hash of the paper's protocol by which the claims were judged."""
     versions: dict[str, str] = Field(default_factory=dict)
     finished: bool = False
+    asked: list[str] = Field(default_factory=list)
+    """The parts and overrides that a command asked for instead of the whole study; empty: the whole."""
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -149,6 +153,11 @@ class StudyResult(Row):
         """Take ``folder`` for that of the study, and return the study."""
         self._folder = folder
         return self
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether other settings than the study's own were run: its verdicts are not those of the study."""
+        return bool(self.asked) or self.folder.name.startswith(VARIANT)
 
     @property
     def heading(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -44,8 +44,13 @@ class ShadowTraining:
     trust: Trust
     client_app: ClientApp
     folder: Path
-    start: Update
+    start: Update = field(init=False)
     """Weights and buffers that the run began with: every party knows them."""
+
+    def __post_init__(self) -> None:
+        """Keep the initial weights: training changes the model."""
+        start = {name: tensor.detach().clone() for name, tensor in self.parts.model.state_dict().items()}
+        object.__setattr__(self, "start", start)
 
     def __call__(self, defended: bool, candidates: Records, public: Samples) -> list[Shadow]:
         """Train pairs of models; the second of a pair has the candidates that the first lacks."""

@@ -43,7 +43,7 @@ window.addEventListener("load", () => {
     if (!button) break;
     button.click();
     const rows = [...button.closest("table").tBodies[0].rows];
-    answer.sorts.push(rows.map(r => r.cells[0].firstChild.textContent));
+    answer.sorts.push(rows.map(r => r.cells[0].firstChild?.textContent));
   }
   window.top.document.documentElement.dataset[window.name] = JSON.stringify(answer);
 });

@@ -36,9 +36,18 @@ class ParsedPage(HTMLParser):
         """Everything a reader sees, in one line."""
         return " ".join(" ".join(self._words).split())
 
+    @property
+    def foreign_scripts(self) -> int:
+        """Number of scripts beside the one that every page has."""
+        return len(self.named("script")) - 1
+
     def named(self, tag: str) -> list[dict[str, str]]:
         """Return the attributes of all elements of one kind."""
         return [attributes for name, attributes in self.elements if name == tag]
+
+    def with_fact(self, name: str) -> list[dict[str, str]]:
+        """Return the attributes of all elements with this `data-fact`."""
+        return [attributes for _, attributes in self.elements if attributes.get("data-fact") == name]
 
     def table_with(self, title: str) -> list[dict[str, str]]:
         """Return the rows of the first table that has a column ``title``, by column."""

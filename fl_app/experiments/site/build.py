@@ -70,7 +70,7 @@ def _write_all(
     places.write(root / "gallery.html", "Gallery", gallery_body(rows, places))
     places.write(root / "claims.html", "Claims", claims_body(claims, places))
     (root / "claims.json").write_text(claims_json(claims), encoding="utf-8")
-    body = index_body(studies, claims, places, root / "frontier.html" if has_frontier else None)
+    body = index_body(studies, claims, rows, places, root / "frontier.html" if has_frontier else None)
     places.write(root / "index.html", "Reports", body)
 
 
@@ -92,7 +92,7 @@ def _write_study(
     study: StudyResult, claims: Sequence[MergedClaim], rows: Sequence[ComparisonRow], places: Places
 ) -> None:
     page = places.study(study)
-    mine = [claim for claim in claims if claim.study is study]
+    mine = [MergedClaim(study, claim) for claim in study.claims]
     cells = {study.folder_of(cell) for cell in study.cells}
     of_cells = [row for row in rows if any(run.folder.resolve() in cells for run in row.runs)]
     pictures = gallery_part(of_cells, places, page.parent)

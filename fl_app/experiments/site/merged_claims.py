@@ -21,8 +21,8 @@ class MergedClaim:
 
 
 def merge_claims(studies: Iterable[StudyResult]) -> list[MergedClaim]:
-    """Return all claims, in the order of their experiments."""
-    return [MergedClaim(study, claim) for study in studies for claim in study.claims]
+    """Return all claims of whole studies, in the order of their experiments; variants decide none."""
+    return [MergedClaim(study, claim) for study in studies if not study.is_variant for claim in study.claims]
 
 
 def verdict_counts(claims: Iterable[MergedClaim]) -> dict[Verdict, int]:

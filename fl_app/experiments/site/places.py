@@ -65,7 +65,10 @@ def plan_places(root: Path, studies: Sequence[StudyResult], runs: Sequence[Path]
     """Assign a distinct path to every experiment and every run."""
     pages: dict[Path, Path] = {}
     for study in studies:
-        name = _free(f"{study.name}-{study.scale}", {page.stem for page in pages.values()})
+        name = _free(
+            "-".join([study.name, study.scale, *(["variant"] if study.is_variant else [])]),
+            {page.stem for page in pages.values()},
+        )
         pages[study.folder] = root / "studies" / f"{name}.html"
     folders = [run.resolve() for run in runs]
     base = os.path.commonpath([folder.parent for folder in folders]) if folders else ""

@@ -16,7 +16,6 @@ from fl_app.experiments.site.found_studies import find_studies
 from fl_app.experiments.site.merged_claims import MergedClaim, merge_claims, verdict_counts
 from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.protocol import REPEATS
-from fl_app.experiments.studies.study_file import VARIANT
 from fl_app.report.markdown import markdown_rows
 from fl_app.results.study import ROLES, STUDY, VERDICTS, StudyResult, Verdict
 
@@ -29,7 +28,7 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
     """Write the findings of all experiments below ``paths`` to ``file``, figures in a folder beside it."""
     if file.suffix != ".md":
         raise ValueError(f"--results: expected a file that ends in .md, got {file}")
-    studies = [study for study in find_studies(paths) if not study.folder.name.startswith(VARIANT)]
+    studies = [study for study in find_studies(paths) if not study.is_variant]
     if not studies:
         raise FileNotFoundError(f"expected a {STUDY} below {', '.join(map(str, paths))}")
     words = _kept_words(file)

@@ -10,6 +10,7 @@ from fl_app.experiments.site.merged_claims import MergedClaim
 from fl_app.experiments.site.places import Places, link
 from fl_app.experiments.site.verdict_words import verdict_mark
 from fl_app.experiments.studies.claims import LEVEL
+from fl_app.experiments.studies.page import variant_banner
 from fl_app.experiments.studies.table import SIGNS, show_value
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import DASH
@@ -55,6 +56,7 @@ def study_body(
 def _banners(study: StudyResult) -> list[Child]:
     unfinished = "Not all of its runs are finished: what they would say is missing."
     return [
+        variant_banner(study.asked) if study.is_variant else None,
         element("div", element("p", study.honest), class_="banner") if study.honest else None,
         None if study.finished else element("div", element("p", unfinished), class_="banner failed"),
     ]

@@ -117,6 +117,7 @@ _COUNTED: dict[str, Callable[[Run], float | None]] = {
             "dense_bytes",
             "epsilon",
             "epsilon_server",
+            "epsilon_record",
         )
     },
     "parameters": lambda run: run.model.parameters,
@@ -135,6 +136,7 @@ _OF_ROUND = (
     "downlink_bytes",
     "epsilon",
     "epsilon_server",
+    "epsilon_record",
     "residual_norm",
     "gradient_norm",
     "pruned_share",

@@ -32,6 +32,8 @@ class Findings:
     verdicts: Sequence[Verdict]
     protocol: str
     """Hash of the protocol by which the claims were judged."""
+    asked: Sequence[str] = ()
+    """The parts and overrides that make it a variant; empty: the whole study."""
 
     @property
     def seeds(self) -> list[int]:
@@ -61,6 +63,15 @@ def study_page(found: Findings, base: Path) -> Html:
     return page(f"{study.what}: {study.title}", body, wide=True)
 
 
+def variant_banner(asked: Sequence[str]) -> Html:
+    """Return the warning that not the study itself was run."""
+    words = (
+        f"A variant of the study: {' '.join(asked) or 'other settings than its own'}. Its numbers and "
+        "verdicts are not those of the study, and no summary counts them."
+    )
+    return element("div", element("p", words), class_="banner", data_fact="variant")
+
+
 def _chips(found: Findings) -> Html:
     done = sum(cell.run is not None for cell in found.cells)
     seeds = ", ".join(map(str, found.seeds))
@@ -71,7 +82,7 @@ def _chips(found: Findings) -> Html:
 
 
 def _banner(found: Findings) -> list[Child]:
-    parts: list[Child] = []
+    parts: list[Child] = [variant_banner(found.asked)] if found.asked else []
     if found.study.honest:
         parts.append(element("div", element("p", found.study.honest), class_="banner"))
     if not found.finished:

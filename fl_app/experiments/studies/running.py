@@ -18,10 +18,11 @@ from fl_app.experiments.studies.page import Findings
 from fl_app.experiments.studies.plan import Planned, check_selectors, check_settings, plan_cells
 from fl_app.experiments.studies.protocol import read_protocol
 from fl_app.experiments.studies.search import plan_trials, settle
-from fl_app.experiments.studies.study_file import DEFAULT_SCALE, VARIANT, Study, read_study
+from fl_app.experiments.studies.study_file import DEFAULT_SCALE, Study, read_study
 from fl_app.experiments.studies.table import fill_table
 from fl_app.experiments.studies.writing import write_study
 from fl_app.experiments.sweep import Cell, SweepEnd, cell_name, run_sweep
+from fl_app.results.study import VARIANT
 
 CELLS = "cells"
 """Folder of the cells of all studies below one root; a config shared by two studies runs once."""
@@ -105,6 +106,7 @@ def _write(
         [gather(figure, measured) for figure in study.figures],
         judge(study, measured, protocol),
         protocol_hash,
+        _asked_for(order),
     )
     home = order.root / study.name / study.scale
     return StudyEnd(found, write_study(found, home / _variant(order)), [] if end is None else end.failed)
@@ -123,9 +125,14 @@ def _measure(cell: Planned, pool: Path, reason: str) -> Measured:
     return read_cell(cell, folder, None if is_done(folder, cell.config, sweep=True) else reason)
 
 
+def _asked_for(order: StudyOrder) -> list[str]:
+    """Return what makes the command another than that of the whole study."""
+    return [*([f"parts={','.join(order.parts)}"] if order.parts else []), *order.overrides]
+
+
 def _variant(order: StudyOrder) -> str:
     """Return the output folder: cells are shared by all commands, tables are not."""
-    if not order.parts and not order.overrides:
+    if not _asked_for(order):
         return "."
     asked = json.dumps([sorted(order.parts), sorted(order.overrides)])
     return f"{VARIANT}{hashlib.sha256(asked.encode()).hexdigest()[:_HASH_DIGITS]}"

@@ -18,8 +18,6 @@ from fl_app.experiments.studies.metrics import has_rounds, metric_of
 from fl_app.experiments.studies.selector import Selector, merge_selectors, parse_selector
 
 DEFAULT_SCALE = "cpu"
-VARIANT = "variant-"
-"""Prefix of the folders that hold the table of a command with overrides."""
 COMPARISONS = ("less", "more", "within", "loses_at_most", "at_least", "at_most")
 FIGURES = ("lines", "scatter", "bars", "histogram", "distribution", "gallery")
 BETTER = ("lower", "higher", "none")

@@ -62,6 +62,7 @@ def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyR
         protocol=found.protocol,
         versions=_versions(found.cells),
         finished=found.finished,
+        asked=list(found.asked),
     )
 
 

@@ -66,7 +66,7 @@ def draw_frontier(panel: Panel, by: Leakage, *, width: float = WIDE, titled: boo
     ]
     legend = _legend(panel.points, radius, top=height, width=width)
     shapes: list[_Shape] = [
-        *([Words(4, 16, f"{panel.model} on {panel.data}", bold=True, size=13)] if titled else []),
+        *([Words(4, 16, panel.title, bold=True, size=13)] if titled else []),
         Words(4, head + 13, "accuracy, ↑ better", "muted"),
         Words(inside.right, height - 8, f"← better, {LEAK_WORDS[by]}", "muted", anchor="end"),
         *_grid(x, y, inside),

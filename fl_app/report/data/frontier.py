@@ -88,12 +88,19 @@ class LeftOut(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Points that can be compared: the same model on the same data."""
+    """Points that can be compared: the same model, data, rounds and attacks."""
 
     model: str
     data: str
     points: list[FrontierPoint]
     left_out: list[LeftOut]
+
+    @property
+    def title(self) -> str:
+        """The name of the panel: model, data and rounds."""
+        rounds = {point.rounds for point in self.points}
+        length = "" if len(rounds) != 1 else f", {max(rounds)} round{'' if rounds == {1} else 's'}"
+        return f"{self.model} on {self.data}{length}"
 
 
 def frontier_panels(rows: Iterable[ComparisonRow]) -> list[Panel]:
@@ -101,17 +108,41 @@ def frontier_panels(rows: Iterable[ComparisonRow]) -> list[Panel]:
     by_place: dict[tuple[str, str], list[ComparisonRow]] = {}
     for row in rows:
         by_place.setdefault((row.model, row.data), []).append(row)
-    return [_panel(*place, found) for place, found in by_place.items()]
+    return [part for place, found in by_place.items() for part in _comparable(_panel(*place, found))]
+
+
+def _comparable(panel: Panel) -> list[Panel]:
+    """Split a panel into those of one number of rounds and one set of attacks."""
+    groups: dict[tuple[int, frozenset[tuple[str, int | None]]], list[FrontierPoint]] = {}
+    for point in panel.points:
+        groups.setdefault((point.rounds, point.tries), []).append(point)
+    parts = [panel._replace(points=points, left_out=[]) for points in groups.values()]
+    return [panel] if not parts else [parts[0]._replace(left_out=panel.left_out), *parts[1:]]
 
 
 def pareto(points: Sequence[FrontierPoint], by: Leakage) -> frozenset[int]:
-    """Return the positions of points than which no other is as good in both ways and better in one."""
-    values = [(point.accuracy.mean, -point.leaks[by].mean) for point in points]
+    """Return the positions of points than which no other is as good in both ways and better in one.
 
-    def beaten(mine: tuple[float, float]) -> bool:
-        return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in values)
+    Better is more than the error bars of both together; without bars, any difference is.
+    """
 
-    return frozenset(i for i, mine in enumerate(values) if not beaten(mine))
+    def beats(other: FrontierPoint, mine: FrontierPoint) -> bool:
+        gains = (
+            _gain(other.accuracy, mine.accuracy),
+            _gain(mine.leaks[by], other.leaks[by]),
+        )
+        return all(gain >= 0 for gain, _ in gains) and any(gain > noise for gain, noise in gains)
+
+    return frozenset(
+        i
+        for i, mine in enumerate(points)
+        if not any(beats(other, mine) for other in points if other is not mine)
+    )
+
+
+def _gain(more: Spread, less: Spread) -> tuple[float, float]:
+    """Return a difference of means and the error of both together."""
+    return more.mean - less.mean, math.hypot(more.std or 0.0, less.std or 0.0)
 
 
 def _panel(model: str, data: str, rows: list[ComparisonRow]) -> Panel:

@@ -15,11 +15,13 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import picture_caption
+from fl_app.report.data.intervals import half_width_of_difference
 from fl_app.report.data.outcome import THRESHOLDS, Outcome, outcome_of
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import LPIPS, PSNR, SSIM, closest_image, lacks_lpips, mean_score, worst_score
 from fl_app.report.data.update_kinds import MASKED, as_sent, of_update, update_words
 from fl_app.report.markup import Child, Html, element
+from fl_app.report.pages.metric_notes import metric_name
 from fl_app.results import Attack, Run
 
 NO_LPIPS = "not measured (weights missing)"
@@ -163,7 +165,9 @@ def _image_leak(
     lpips = NO_LPIPS if lacks_lpips(attacks) else LPIPS.show(worst_score(LPIPS, attacks))
     means = f"{PSNR.show(mean_score(PSNR, attacks))}, SSIM {SSIM.show(mean_score(SSIM, attacks))}"
     return [
-        _big(format_psnr(psnr), " PSNR") if psnr is not None else _big(f"SSIM {SSIM.show(ssim)}"),
+        _big(format_psnr(psnr), [" ", metric_name(PSNR)])
+        if psnr is not None
+        else _big(f"SSIM {SSIM.show(ssim)}"),
         _text(f"From {source}, attack {_attack_name(attack)} rebuilt this picture{whose}{where}.", verdict),
         _text(
             f"At best for the attacker: SSIM {SSIM.show(ssim)}, LPIPS {lpips}.",
@@ -208,10 +212,12 @@ def _pair(attack: Attack, position: int) -> Html | None:
             "figure",
             element("img", class_="tile", src=tile_uri(tiles[position]), alt=alt),
             element("figcaption", caption),
+            data_row="0",
+            data_side=side,
         )
-        for tiles, alt, caption in (
-            (originals, "the client's picture", "original"),
-            (rebuilt, "the attacker's picture", picture_caption(attack, position)),
+        for tiles, side, alt, caption in (
+            (originals, "original", "the client's picture", "original"),
+            (rebuilt, "recovered", "the attacker's picture", picture_caption(attack, position)),
         )
         if position < len(tiles)
     ]
@@ -258,7 +264,7 @@ def _accuracy(run: Run) -> list[Child]:
     if run.defense == "none":
         compare = "This run has no defense: it is what defended runs are to be compared with."
     elif baseline is not None and baseline.totals.accuracy is not None and run.totals.accuracy is not None:
-        compare = _cost(run.totals.accuracy, baseline.totals.accuracy, baseline)
+        compare = _cost(run, run.totals.accuracy, baseline.totals.accuracy, baseline)
     if run.totals.accuracy is None:
         return [_big("Not measured"), _text("No accuracy is in this run.", compare)]
     rounds = len(run.rounds)
@@ -278,9 +284,9 @@ def _accuracy(run: Run) -> list[Child]:
     ]
 
 
-def _cost(accuracy: float, without: float, baseline: Run) -> list[Child]:
+def _cost(run: Run, accuracy: float, without: float, baseline: Run) -> list[Child]:
     """Compare with the same run without the defense; one seed is no verdict."""
-    points = 100 * (accuracy - without)
+    points, count = 100 * (accuracy - without), run.test_samples
     changed = f"{abs(points):.1f} points {'higher' if points > 0 else 'lower'}"
     best = format_best(baseline.totals.best_accuracy, baseline.totals.best_chosen_by)
     reached = format_percent(without)
@@ -290,9 +296,19 @@ def _cost(accuracy: float, without: float, baseline: Run) -> list[Child]:
         _fact(
             "accuracy-change",
             f"{points:+.1f}",
-            f"With the defense accuracy is {changed}; one seed alone proves little.",
+            f"With the defense accuracy is {changed}{_chance(accuracy, without, count)}; "
+            "one seed alone proves little.",
         ),
     ]
+
+
+def _chance(first: float, second: float, count: int | None) -> str:
+    """Return the interval of the difference of two accuracies, and whether it can be chance."""
+    if not count or not (0 <= first <= 1 and 0 <= second <= 1):
+        return ""
+    half = half_width_of_difference(first, second, count)
+    chance = ", no more than chance" if abs(first - second) <= half else ""
+    return f" (± {100 * half:.1f} at 95 %{chance})"
 
 
 def _bytes(run: Run) -> list[Child]:
@@ -330,7 +346,7 @@ def _whole(quantity: str) -> str:
     return quantity.replace(" ", "\u00a0")
 
 
-def _big(text: str, unit: str = "") -> Html:
+def _big(text: str, unit: Child = "") -> Html:
     return element("p", text, element("small", unit) if unit else None, class_="big")
 
 

@@ -10,6 +10,7 @@ from fl_app.report.data.scores import LPIPS, METRICS, PSNR, Metric, lacks_lpips,
 from fl_app.report.data.update_kinds import MASKED, TRAINED, update_words
 from fl_app.report.markup import Child, Html, element, table
 from fl_app.report.pages.answers import NO_LPIPS
+from fl_app.report.pages.metric_notes import metric_name
 from fl_app.results import Attack, Run
 
 _GRANTS = {
@@ -41,7 +42,7 @@ def attack_section(run: Run) -> list[Child]:
     shown = METRICS if with_images else ()
     settings_of = differing_settings(run.attacks)
     others = list(dict.fromkeys(name for attack in attacks for name in attack.others))
-    header = ["attack", "update", *(metric.title for metric in shown), "labels", *others]
+    header: list[Child] = ["attack", "update", *map(metric_name, shown), "labels", *others]
     header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
         [

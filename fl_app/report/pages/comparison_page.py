@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fl_app.report.charts.plots import Curve, plot_accuracy
+from fl_app.report.charts.live_chart import live_chart
+from fl_app.report.charts.plots import Curve
 from fl_app.report.data.comparison import (
     LEAK_METRICS,
     ComparisonRow,
@@ -26,29 +27,10 @@ from fl_app.report.data.formats import (
 from fl_app.report.data.scores import LPIPS, PSNR, Metric
 from fl_app.report.data.thinning import MOST_POINTS, thinned
 from fl_app.report.data.update_kinds import WITH, WITHOUT
-from fl_app.report.markup import Child, Html, element, page, relative_link
+from fl_app.report.markup import Child, Html, element, page, relative_link, scrolled, text_of
 from fl_app.report.pages.frontier_section import frontier_section
-from fl_app.report.pages.panels import panel, themed_image
-
-_SORT = """
-for (const button of document.querySelectorAll("th button")) {
-  button.addEventListener("click", () => {
-    const header = button.closest("th"), body = header.closest("table").tBodies[0];
-    const column = Number(button.dataset.column);
-    const up = header.getAttribute("aria-sort") !== "ascending";
-    for (const other of header.closest("thead").querySelectorAll("th")) other.removeAttribute("aria-sort");
-    header.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const key = row => row.cells[column].dataset.value;
-    const rows = [...body.rows].sort((a, b) => {
-      const x = key(a), y = key(b);
-      if (x === "" || y === "") return (x === "") - (y === "");
-      const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
-      return up ? order : -order;
-    });
-    body.append(...rows);
-  });
-}
-"""
+from fl_app.report.pages.metric_notes import metric_name, metric_notes
+from fl_app.report.pages.panels import panel
 
 
 def compare_runs(
@@ -83,10 +65,11 @@ def compare_runs(
         ),
         _table(rows, _Links(path.parent, reports)),
         _remarks(rows),
+        metric_notes(),
         frontier_section(rows),
         _accuracy_chart(rows),
     ]
-    path.write_text(page(f"Comparison of {count} runs", body, script=_SORT, wide=True), encoding="utf-8")
+    path.write_text(page(f"Comparison of {count} runs", body, wide=True), encoding="utf-8")
     return path
 
 
@@ -104,29 +87,46 @@ def _table(rows: list[ComparisonRow], links: _Links) -> Html:
     plain = ["defense", "model", "data", "seeds", "accuracy", "best"]
     plain += [*(["balanced", "AUROC"] if two_classes else []), "up / round", "down / round"]
     compared = (WITHOUT, WITH)
-    leaks = ["PSNR (dB)" if metric is PSNR else metric.title for _ in compared for metric in LEAK_METRICS]
-    titles = [*plain, *leaks, "ε", "ε server", "seconds"]
+    leaks = [
+        metric_name(metric, " (dB)" if metric is PSNR else "") for _ in compared for metric in LEAK_METRICS
+    ]
+    titles: list[Child] = [*plain, *leaks, "ε", "ε server", "seconds"]
     groups = element(
         "tr",
-        element("th", colspan=str(len(plain))),
-        *(element("th", f"leak {name}", colspan=str(len(LEAK_METRICS)), class_="group") for name in compared),
-        element("th", colspan="3", class_="group"),
+        element("td", colspan=str(len(plain))),
+        *(
+            element("th", f"leak {name}", colspan=str(len(LEAK_METRICS)), class_="group", scope="colgroup")
+            for name in compared
+        ),
+        element("td", colspan="3"),
     )
     header = element(
         "tr",
         [
             element(
                 "th",
-                element("button", title, type="button", data_column=str(index)),
+                title,
                 class_="number" if index >= 4 else None,
+                scope="col",
             )
             for index, title in enumerate(titles)
         ],
     )
-    body = [element("tr", _cells(row, links, two_classes=two_classes)) for row in rows]
-    return element(
-        "div", element("table", element("thead", groups, header), element("tbody", body)), class_="scroll"
-    )
+    groups_of = [*[""] * len(plain), *(f"{name}, " for name in compared for _ in LEAK_METRICS), "", "", ""]
+    names = [f"{group}{text_of(title)}" for group, title in zip(groups_of, titles, strict=True)]
+    body = [
+        element(
+            "tr",
+            [
+                # the names are ours, so nothing in them has to be escaped
+                Html(cell.replace("<td", f'<td data-label="{name}"', 1))
+                for cell, name in zip(_cells(row, links, two_classes=two_classes), names, strict=True)
+            ],
+        )
+        for row in rows
+    ]
+    caption = element("caption", "A row for each configuration; a heading sorts the rows by its column")
+    return scrolled(caption, element("thead", groups, header), element("tbody", body))
 
 
 def _cells(row: ComparisonRow, links: _Links, *, two_classes: bool) -> list[Html]:
@@ -225,6 +225,10 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
             "ε is against whoever sees only the models, while it stays secret who takes part in a round; "
             "“ε server” is against the server, which knows them."
         )
+    compared = dict.fromkeys(row.epsilon_adjacency for row in rows if row.epsilon_adjacency)
+    for adjacency in compared:
+        names = ", ".join(dict.fromkeys(row.label for row in rows if row.epsilon_adjacency == adjacency))
+        remarks.append(f"ε of {names} compares federations that differ by this: {adjacency}.")
     return [element("p", remark, class_="muted") for remark in remarks]
 
 
@@ -236,7 +240,8 @@ def _accuracy_chart(rows: list[ComparisonRow]) -> list[Child]:
     ]
     if not curves:
         return []
-    picture = themed_image(lambda theme: plot_accuracy(curves, theme), "accuracy over rounds, a line per row")
+    alt = "accuracy over rounds, a line per row of the table"
+    picture = live_chart(curves, alt=alt, x_label="round", show=format_percent)
     words = element("p", "Lines are means over seeds, bands one standard deviation.", class_="muted")
     charts = element("div", panel("Accuracy over rounds", picture, words), class_="charts")
     return [element("h2", "Training"), charts]

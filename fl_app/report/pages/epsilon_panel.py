@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from fl_app.report.charts.plots import Curve, plot_epsilon
-from fl_app.report.data.formats import format_number
+from fl_app.report.charts.live_chart import live_chart
+from fl_app.report.charts.plots import Curve
+from fl_app.report.data.formats import format_number, format_short
 from fl_app.report.markup import Html, element
-from fl_app.report.pages.panels import panel, themed_image
+from fl_app.report.pages.panels import panel
 from fl_app.results import Run
 
 
@@ -22,8 +23,13 @@ def epsilon_panel(run: Run) -> Html | None:
         return None
     budget = run.budget if run.budget is not None and 0 < run.budget < math.inf else None
     ends = ", ".join(f"{curve.label} {format_number(curve.y[-1], 2)}" for curve in curves)
-    picture = themed_image(
-        lambda theme: plot_epsilon(curves, budget, theme), f"ε by round, at the end: {ends}"
+    picture = live_chart(
+        curves,
+        alt=f"ε by round, at the end: {ends}",
+        x_label="round",
+        show=format_short,
+        level=None if budget is None else ("budget", budget),
+        may_be_log=True,
     )
     per = f" of one {run.totals.epsilon_unit}" if run.totals.epsilon_unit else ""
     return panel("Privacy spent", picture, _words(per, budget, server))

@@ -59,7 +59,7 @@ def frontier_section(rows: Sequence[ComparisonRow], *, by: Leakage = "mean") -> 
 def _panel(panel: Panel, by: Leakage) -> Html:
     alt = f"accuracy against leakage of {len(panel.points)} configurations; the table below has the numbers"
     return box(
-        f"{panel.model} on {panel.data}",
+        panel.title,
         inline_svg(draw_frontier(panel, by, width=WIDE, titled=False), alt=alt, class_="frontier roomy"),
         inline_svg(draw_frontier(panel, by, width=NARROW, titled=False), alt=alt, class_="frontier tight"),
         [element("p", words, class_="muted") for words in caption(panel.points)],

@@ -25,8 +25,9 @@ def gallery_grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
                 _picture(
                     Shot(row.original, row.title, Outcome.UNKNOWN),
                     f"{row.title}: original not sent for audit",
+                    row=position,
                 ),
-                *(_picture(row.shots.get(name), "no picture", name) for name in columns),
+                *(_picture(row.shots.get(name), "no picture", name, row=position) for name in columns),
             ]
             spent += sum(map(len, line))
             if position and spent > _PICTURE_BUDGET / len(blocks):
@@ -38,7 +39,7 @@ def gallery_grids(rows: list[GalleryRow]) -> tuple[list[Html], int]:
     return grids, shown
 
 
-def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
+def _picture(shot: Shot | None, missing: str, column: str = "", *, row: int) -> Html:
     if shot is None or shot.tile is None:
         return element("div", missing, class_="missing")
     return element(
@@ -47,4 +48,6 @@ def _picture(shot: Shot | None, missing: str, column: str = "") -> Html:
         element("figcaption", f"{shot.outcome.icon} {shot.caption}" if shot.worst else shot.caption),
         class_=f"worst {shot.outcome.look}" if shot.worst else None,
         data_outcome=shot.outcome.value if column else None,
+        data_row=str(row),
+        data_side="recovered" if column else "original",
     )

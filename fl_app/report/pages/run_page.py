@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 
 from fl_app.console.words import printable
-from fl_app.report.charts.plots import Curve, plot_accuracy, plot_bytes, plot_residual
+from fl_app.report.charts.live_chart import live_chart
+from fl_app.report.charts.plots import Curve, plot_accuracy, plot_bytes
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.data.formats import (
     DASH,
@@ -19,6 +20,8 @@ from fl_app.report.data.formats import (
     format_short,
 )
 from fl_app.report.data.gallery import GalleryRow, gallery_rows, plot_gallery
+from fl_app.report.data.intervals import half_width
+from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.thinning import MOST_ROWS, thinned
 from fl_app.report.markup import Child, Html, details, element, page, table
 from fl_app.report.pages.answers import four_answers
@@ -29,7 +32,8 @@ from fl_app.report.pages.gallery_grid import gallery_grids
 from fl_app.report.pages.identification import identification
 from fl_app.report.pages.label_section import label_section
 from fl_app.report.pages.membership_section import membership_section
-from fl_app.report.pages.panels import panel, themed_image
+from fl_app.report.pages.metric_notes import metric_notes
+from fl_app.report.pages.panels import panel
 from fl_app.report.pages.property_section import property_section
 from fl_app.report.pages.protection_section import protection_section
 from fl_app.report.pages.sentence_section import sentence_section
@@ -98,6 +102,9 @@ def _head(run: Run) -> list[Child]:
         None
         if run.totals.epsilon_server is None
         else f"ε against the server = {format_number(run.totals.epsilon_server, 2)}",
+        None
+        if run.totals.epsilon_record is None
+        else f"ε per record = {format_number(run.totals.epsilon_record, 2)}",
         None if run.totals.seconds is None else format_seconds(run.totals.seconds),
     ]
     return [
@@ -147,6 +154,7 @@ def _gallery_section(run: Run, rows: list[GalleryRow]) -> list[Child]:
         if left
         else None,
         element("div", grids, class_="stack"),
+        metric_notes(),
     ]
 
 
@@ -169,11 +177,27 @@ def _accuracy_panel(run: Run) -> Html | None:
     curve = Curve.of("accuracy", ((r.round, r.accuracy) for r in run.rounds))
     if not curve.x:
         return None
+    baseline = load_baseline(run)
+    without = Curve.of("", ((r.round, r.accuracy) for r in baseline.rounds) if baseline else ())
     own = Curve.of("on clients", ((r.round, r.client_accuracy) for r in run.rounds))
-    curves = [curve, own] if own.x else [curve]
+    curves = [_with_interval(curve._replace(label=f"with {run.defense}") if without.x else curve, run)]
+    curves += [_with_interval(without._replace(label="without"), run)] if without.x else []
+    curves += [own] if own.x else []
+    (run.folder / "accuracy.png").write_bytes(plot_accuracy(curves))
     alt = f"accuracy over rounds, from {format_percent(curve.y[0])} to {format_percent(curve.y[-1])}"
-    picture = themed_image(lambda theme: plot_accuracy(curves, theme), alt, copy=run.folder / "accuracy.png")
-    return panel("Accuracy", picture)
+    picture = live_chart(curves, alt=alt, x_label="round", show=format_percent)
+    words = f"Bands are 95 % intervals from {run.test_samples} test samples; seeds vary more."
+    return panel(
+        "Accuracy", picture, element("p", words, class_="muted") if curves[0].spread is not None else None
+    )
+
+
+def _with_interval(curve: Curve, run: Run) -> Curve:
+    """Return the curve with the band that the number of test samples gives it."""
+    count = run.test_samples
+    if not count or not all(0 <= y <= 1 for y in curve.y):
+        return curve
+    return curve._replace(spread=[half_width(y, count) for y in curve.y])
 
 
 def _bytes_panel(run: Run) -> Html | None:
@@ -183,10 +207,14 @@ def _bytes_panel(run: Run) -> Html | None:
         return None
     dense = run.totals.dense_bytes
     each_way = dense / 2 / len(run.rounds) if dense and math.isfinite(dense) else None
-    picture = themed_image(
-        lambda theme: plot_bytes(up, down, each_way, theme),
-        f"bytes per round; a dense exchange takes {format_bytes(each_way)} each way",
-        copy=run.folder / "bytes.png",
+    (run.folder / "bytes.png").write_bytes(plot_bytes(up, down, each_way))
+    picture = live_chart(
+        [curve for curve in (up, down) if curve.x],
+        alt=f"bytes per round; a dense exchange takes {format_bytes(each_way)} each way",
+        x_label="round",
+        show=format_bytes,
+        level=("dense, each way", each_way) if each_way else None,
+        may_be_log=True,
     )
     return panel("Bytes on the wire", picture, _bound_words(run))
 
@@ -213,7 +241,7 @@ def _residual_panel(run: Run) -> Html | None:
     curve = Curve.of("residual", ((r.round, r.residual_norm) for r in run.rounds))
     if not curve.x:
         return None
-    picture = themed_image(lambda theme: plot_residual(curve, theme), "residual norm over rounds")
+    picture = live_chart([curve], alt="residual norm over rounds", x_label="round", show=format_short)
     return panel("Held back by error feedback", picture)
 
 

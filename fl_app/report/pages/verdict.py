@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fl_app.report.data.formats import format_factor, format_number
+from fl_app.report.data.formats import format_count, format_factor, format_number
+from fl_app.report.data.intervals import half_width_of_difference
 from fl_app.report.data.outcome import THRESHOLDS, Outcome, count_recognised, outcome_of
 from fl_app.report.data.runs import load_baseline
 from fl_app.report.data.scores import SSIM, worst_score
@@ -72,9 +73,16 @@ def _price(run: Run) -> str | None:
     with_it, without = run.totals.accuracy, baseline.totals.accuracy
     if with_it is None or without is None:
         return None
-    points = 100 * (without - with_it)
-    change = f"costs {format_number(points, 1)}" if points >= 0 else f"gains {format_number(-points, 1)}"
-    return f"the defense {change} points of accuracy in this one seed"
+    points, count = 100 * (without - with_it), run.test_samples
+    if not count or not (0 <= with_it <= 1 and 0 <= without <= 1):
+        change = f"costs {format_number(points, 1)}" if points >= 0 else f"gains {format_number(-points, 1)}"
+        return f"the defense {change} points of accuracy in this one seed"
+    half = 100 * half_width_of_difference(with_it, without, count)
+    within = ", which is no measurable difference" if abs(points) <= half else ""
+    return (
+        f"the defense costs {format_number(points, 1)} ± {format_number(half, 1)} points of accuracy "
+        f"(95 % over {format_count(count)} test samples, one seed){within}"
+    )
 
 
 def _bytes(run: Run) -> str | None:

@@ -20,7 +20,7 @@ def net(request) -> str:
 def trained(net) -> dict[str, torch.Tensor]:
     weights = lpips_weights.load(net=net)
     if weights is None:
-        pytest.skip(f"the weights are not in the cache: python -m attacks.metrics.lpips_weights {net}")
+        pytest.skip(f"the weights are not in the cache: fl-app weights {net}")
     return weights
 
 

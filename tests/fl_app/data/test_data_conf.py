@@ -14,6 +14,7 @@ from omegaconf.errors import MissingMandatoryValue
 CONF = Path(__file__).parents[3] / "conf"
 DATA = {
     "photos",
+    "album",
     "imagefolder",
     "cifar10",
     "cifar100",

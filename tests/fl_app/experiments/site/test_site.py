@@ -257,3 +257,32 @@ def test_pages_show_all_pictures_and_do_not_scroll_sideways_on_a_phone(multirun,
         assert found["overflow"] <= 0, page.name
         assert found["console"] == []
     assert sum(found["pictures"] for found in seen) > 20
+
+
+def test_variants_are_labelled_everywhere_and_counted_nowhere(tmp_path):
+    write_study(tmp_path / "work/dgp_table1/cpu")
+    asked = ["parts=ig", "ig:attack.steps=20"]
+    write_study(
+        tmp_path / "work/dgp_table1/cpu/variant-12345678", change=lambda study: study.update(asked=asked)
+    )
+    # of a run before what was asked for was written down
+    write_study(tmp_path / "work/dgp_table1/cpu/variant-87654321", scale="paper")
+    build_site([tmp_path / "work/dgp_table1/cpu"], tmp_path / "alone")
+    site = build_site([tmp_path / "work"], tmp_path / "site").parent
+    index = ParsedPage(site / "index.html")
+    assert "1 experiment and 9 runs; 2 variants, not counted" in index.text
+    assert len(index.with_fact("variant")) == 2
+    assert "parts=ig ig:attack.steps=20" in index.text
+    counts = json.loads((site / "claims.json").read_text())
+    assert sum(counts["counts"].values()) == len(counts["claims"]) == 4
+    pages = sorted((site / "studies").glob("*.html"))
+    marked = [page for page in pages if ParsedPage(page).with_fact("variant")]
+    assert [page.name for page in marked] == ["dgp_table1-cpu-variant.html", "dgp_table1-paper-variant.html"]
+    assert len(pages) == 3
+
+
+def test_the_first_page_leads_with_runs_that_belong_to_no_experiment(site):
+    page = ParsedPage(site / "index.html")
+    own = page.table_with("best SSIM")
+    assert [row["defense"] for row in own] == ["soteria"]
+    assert page.text.index("Your runs") < page.text.index("Xue et al., AAAI 2024")
