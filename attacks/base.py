@@ -118,6 +118,34 @@ class Transcript:
     """The rule that found the tokens to search among; None: all were searched."""
 
 
+MEMBERS = "members"
+"""`infers` of an attack that tells members from strangers; it takes an `Inquiry`."""
+
+
+PROPERTY = "property"
+"""`infers` of an attack on a property of the samples; it takes a `PropertyQuestion`."""
+
+
+@dataclass(frozen=True, eq=False)
+class PropertyGuess:
+    """Answer whether an update's samples have a property."""
+
+    score: float
+    """Above 0 is a yes."""
+    expected: float
+    """Success on examples that the classifier did not see."""
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class MemberScores:
+    """Scores of candidates by statistic; a larger one says that the candidate is likelier a member."""
+
+    scores: Mapping[str, Tensor]
+    """One number per candidate (N,)."""
+    notes: Sequence[str] = ()
+
+
 class Attack(Protocol):
     """Callable on an observation, never the truth; stops and selects by its own objective."""
 

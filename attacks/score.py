@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import LabelSet, Reconstruction, Snapshot, Transcript
-from attacks.metrics import lpips, match, mse, psnr, ssim
+from attacks.base import LabelSet, MemberScores, Reconstruction, Snapshot, Transcript
+from attacks.membership.curve import measure
+from attacks.metrics import identifies, lpips, match, mse, psnr, registered_psnr, ssim
 from fl_app.text.word_errors import count_edits, word_error_rate
 from fl_app.types import Observation, Truth
 
@@ -27,6 +28,7 @@ def score(
     lpips_net: str = "alex",
     spell: Callable[[Sequence[int]], str] | None = None,
     granted: bool = False,
+    others: Tensor | None = None,
 ) -> Scores:
     """Return plain numbers, ready for JSON.
 
@@ -34,6 +36,8 @@ def score(
     the truth's order and None for an image without a counterpart; ``matching`` gives the
     counterpart's index; ``lpips``, by the network ``lpips_net``, is None as a whole where
     its weights are missing.
+    ``others`` (M, C, H, W) are images of other people: with them ``identified`` says of each true image
+    whether its reconstruction is closest to it among all ``candidates``.
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
     Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place; where
@@ -43,6 +47,7 @@ def score(
     """
     if isinstance(result, Reconstruction):
         scores = _image_scores(result.images, truth, lpips_net)
+        scores |= _identification(result.images, truth, scores["matching"], others)
         return {**scores, "labels": _reconstructed_labels(result, truth)}
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
@@ -51,6 +56,14 @@ def score(
         return {"tokens": scores, "labels": None if granted else _bag(result, truth)}
     expected = "a Reconstruction, a LabelSet or a Transcript"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
+
+
+def score_members(result: MemberScores, members: Tensor, *, seed: int = 0) -> Scores:
+    """Return how well each statistic tells members from strangers: see `attacks.membership.curve.measure`."""
+    measured = measure(result.scores, members, seed=seed)
+    for name, values in result.scores.items():
+        measured["statistics"][name]["scores"] = values.tolist()
+    return measured | {"truth": members.bool().tolist()}
 
 
 def score_trace(trace: Sequence[Snapshot], truth: Truth, *, lpips_net: str = "alex") -> list[Scores]:
@@ -111,6 +124,26 @@ def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> Scores:
         values = metric(recovered, inputs[rows])
         scores[name] = None if values is None else _in_place(values, rows, len(inputs))
     return {**scores, "matching": matching}
+
+
+def _identification(
+    images: Tensor, truth: Truth, matching: Sequence[int | None], others: Tensor | None
+) -> Scores:
+    images, inputs = images.detach().cpu(), truth.inputs.cpu()
+    if images.ndim != 4 or inputs.ndim != 4:
+        return {}
+    rows = [row for row, i in enumerate(matching) if i is not None]
+    recovered = images[[matching[row] for row in rows]]
+    found: Scores = {
+        "registered_psnr": _in_place(registered_psnr(recovered, inputs[rows]), rows, len(inputs))
+    }
+    if others is not None and others.shape[1:] == inputs.shape[1:]:
+        right = dict(zip(rows, identifies(recovered, inputs[rows], others.to(recovered)), strict=True))
+        found["identified"] = [right.get(row, False) for row in range(len(inputs))]
+        found["identified_share"] = sum(found["identified"]) / max(1, len(inputs))
+        found["candidates"] = 1 + len(others)
+        found["identified_by"] = "correlation at the best shift"
+    return found
 
 
 def _in_place(values: Tensor, rows: Sequence[int], number: int) -> list[float | None]:

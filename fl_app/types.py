@@ -392,3 +392,56 @@ class Truth:
             tokens = torch.where(labels < 0, inputs[0], labels)
         there = tokens >= 0
         return tokens[there], (labels >= 0)[there]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Samples in the clear: pixels in [0, 1] (N, C, H, W) or rows (N, F), and labels (N,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, chosen: Tensor) -> Records:
+        """Return the samples at indices or under a mask."""
+        return Records(self.inputs[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A model that the attacker trained in the run's settings on samples of its own and some candidates."""
+
+    model: nn.Module
+    members: Tensor
+    """Which candidates it was trained on (N,)."""
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """Knowledge of an attacker who asks which of the candidates were trained on."""
+
+    candidates: Records
+    final: nn.Module
+    """The model after training."""
+    rounds: Sequence[Observation] = ()
+    """Rounds that the attacker saw, oldest first; none if it has the final model alone."""
+    population: Records | None = None
+    """Public samples like the candidates, on which nobody trained."""
+    shadows: Sequence[Shadow] = ()
+    defense: Sequence[Trace] = ()
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+    rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
+
+
+@dataclass(frozen=True)
+class PropertyQuestion:
+    """Knowledge of an attacker who asks whether the samples behind an update have a property."""
+
+    seen: Observation
+    examples: Sequence[Update]
+    """Updates of public samples from the same model, some of which have the property."""
+    answers: Tensor
+    """Which of the examples have it (N,)."""

@@ -65,7 +65,7 @@ class ActiveServer(PassiveServer):
     def on_send(self, message: Message) -> Message:
         """Exchange the model of an attacked client's training order."""
         message = super().on_send(message)
-        if message.metadata.message_type == TRAIN and self.attacks(order := read_order(message)):
+        if message.metadata.message_type == TRAIN and self._baits(order := read_order(message)):
             bait = self._bait_of(order.round)
             self._baited.add((order.round, order.client))
             changed = replace(
@@ -82,7 +82,8 @@ class ActiveServer(PassiveServer):
     def on_reply(self, sent: Message, reply: Message) -> Message:
         """Read an attacked client's update, and keep it from the mean."""
         passed = super().on_reply(sent, reply)
-        if sent.metadata.message_type == TRAIN and self.attacks(order := read_order(sent)):
+        order = read_order(sent) if sent.metadata.message_type == TRAIN else None
+        if order is not None and self.withholds(order.round, order.client):
             if passed.has_error():
                 self.notes.append(
                     f"round {order.round}: client {order.client} did not train on the manipulated model: "
@@ -92,6 +93,10 @@ class ActiveServer(PassiveServer):
                 with suppress(MessageError):  # the strategy names who sent what cannot be read
                     leave_out(passed)
         return passed
+
+    def _baits(self, order: Order) -> bool:
+        """Say whether the client of an order gets a manipulated model."""
+        return self.attacks(order)
 
     def withholds(self, server_round: int, client: int) -> bool:
         """Say whether a client was sent a manipulated model in a round."""
@@ -103,7 +108,7 @@ class ActiveServer(PassiveServer):
 
     def model_for(self, order: Order) -> tuple[Update, Update]:
         """Return the weights and the buffers of the model that goes with an order."""
-        if not self.attacks(order):
+        if not self.withholds(order.round, order.client):
             return super().model_for(order)
         bait = self._bait_of(order.round)
         return bait.weights, bait.buffers

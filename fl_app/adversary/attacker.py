@@ -37,6 +37,12 @@ class Attacker:
     """All settings of the attack, as a result states them."""
     mark: str = ""
     """Ending of the names of its pictures, where others of the same attack lie beside them."""
+    infers: str = ""
+    """Question of an attack on a whole run, such as `members`; "": it attacks one update at a time."""
+    candidates: int = 0
+    """Candidates of a membership audit, of all attacked clients together."""
+    shadows: int = 0
+    """Models that the run trains for the attack."""
     known: Known | None = None
     """Images that the attacker has and no client."""
     defend: Callable[[Update], Update] | None = None

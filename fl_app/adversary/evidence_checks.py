@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fl_app.types import Truth, Update
+from fl_app.types import Records, Truth, Update
 from fl_app.wire.messages import Answer, MessageError
 
 MOST_PIXELS = 1 << 26
@@ -80,6 +80,16 @@ def check_truth(truth: Truth, task: Task, most: int | None = None) -> None:
             raise MessageError(f"{name} must be {count} of {task.input_shape}, got {_shape(pixels)}")
         if pixels.numel() > MOST_PIXELS or not bool(torch.isfinite(pixels).all()):
             raise MessageError(f"{name} must be finite and have at most {MOST_PIXELS} entries")
+
+
+def check_candidates(records: Records, members: Tensor, task: Task, most: int) -> None:
+    """Refuse candidates that cannot be of this task, or more of them than were asked for."""
+    check_truth(Truth(records.inputs, records.labels), task, most)
+    if records.labels.ndim != 1 or members.dtype != torch.bool or members.shape != records.labels.shape:
+        raise MessageError(
+            f"members must be true or false for each of {_shape(records.labels)} candidates, "
+            f"got {members.dtype} {_shape(members)}"
+        )
 
 
 def check_like(what: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Update:

@@ -24,6 +24,7 @@ from fl_app.wire.messages import (
     IDENTIFY,
     TRAIN,
     Answer,
+    AuditOrder,
     MessageError,
     Order,
     add_audit_order,
@@ -77,7 +78,13 @@ class Participant(PassiveServer):
             self._follow(message)
         if self.in_attacked_round(order) and self._allowed.get(order.client):
             # the participant too: then all of the round compute on as many samples
-            add_audit_order(message, replace(self._ask, truth=order.client != self._by, raw=False))
+            own = order.client == self._by
+            asked = replace(self._ask, raw=False, truth=self._ask.truth and not own)
+            if self._ask.candidates:
+                known = own or order.client in self.candidates
+                asked = replace(asked, candidates=0 if known else self._ask.candidates)
+            if asked != AuditOrder():
+                add_audit_order(message, asked)
         return message
 
     def on_reply(self, sent: Message, reply: Message) -> Message:
@@ -89,7 +96,7 @@ class Participant(PassiveServer):
         elif sent.metadata.message_type == TRAIN:
             order = read_order(sent)
             try:
-                truth, _ = self._revealed(unpack_order(sent).audit, reply)
+                truth, _ = self._revealed(order.client, unpack_order(sent).audit, reply)
                 if truth is not None:
                     self._truths[order.client] = truth
                 if order.client == self._by:

@@ -15,13 +15,13 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
-from fl_app.adversary.evidence_checks import check_like, check_truth, check_work
+from fl_app.adversary.evidence_checks import check_candidates, check_like, check_truth, check_work
 from fl_app.console.words import foreign
 from fl_app.data import Vocabulary
 from fl_app.defenses.ats import public_rewrites
 from fl_app.models import ModelSpec
 from fl_app.text import WordPiece
-from fl_app.types import Observation, Trace, Truth, Update
+from fl_app.types import Observation, Records, Trace, Truth, Update
 from fl_app.wire import CodecError, decode, decode_masks
 from fl_app.wire.messages import (
     IDENTIFY,
@@ -33,6 +33,7 @@ from fl_app.wire.messages import (
     Order,
     add_audit_order,
     drop_audit,
+    read_candidates,
     read_order,
     round_of,
     take_audit,
@@ -107,7 +108,11 @@ class Public:
 
 
 class PassiveServer:
-    """Passive tap: returns every message unchanged, less the audit records that it requested."""
+    """Passive tap: returns every message unchanged, less the audit records that it requested.
+
+    ``candidates`` is the number that a membership audit asks each attacked client for. A ``blind`` tap
+    takes them and keeps nothing else.
+    """
 
     def __init__(
         self,
@@ -119,6 +124,8 @@ class PassiveServer:
         batch_size: int | None = None,
         contrast: bool = True,
         masked: bool = False,
+        candidates: int = 0,
+        blind: bool = False,
         public: Public,
     ) -> None:
         self._public = public
@@ -127,11 +134,17 @@ class PassiveServer:
         self._model = model
         self._read = read
         self._ask = AuditOrder(batch_size=batch_size or 0, truth=True, raw=contrast)
+        if candidates:
+            # clients train as in every other round; truths are needed only to know whose sum it was
+            self._ask = AuditOrder(truth=masked, candidates=candidates)
         self._masked = masked
+        self._blind = blind
         self._own_samples: dict[tuple[int, int], tuple[Order, Answer, Truth]] = {}
         self._allowed: dict[int, bool] = {}
         self._broadcasters: set[tuple[int, int]] = set()
         self.sightings: list[Sighting] = []
+        self.candidates: dict[int, tuple[Records, Tensor]] = {}
+        """Candidates of a membership audit by client, and which of them are members."""
         self.notes: list[str] = []
 
     def concerns(self, message: Message) -> bool:
@@ -146,6 +159,8 @@ class PassiveServer:
         if message.metadata.message_type in (LOCATE, TRAIN):
             order = read_order(message)
             if self._allowed.get(order.client, False):
+                if self._ask.candidates and order.client in self.candidates and not self._masked:
+                    return message  # all is known, and no round is to be altered
                 if self.attacks(order):
                     add_audit_order(message, self._ask)
                 elif self._masked and self.in_attacked_round(order):
@@ -241,7 +256,7 @@ class PassiveServer:
             # coordinates for the whole run, which come with a plan, are public: they tell nothing of a round
             named = parcel.locations if parcel.plan is None else b""
             locations = decode_masks(named, weights) if named else None
-            truth, raw = self._revealed(parcel.audit, reply)
+            truth, raw = self._revealed(order.client, parcel.audit, reply)
             seen = unpack_reply(reply)
             if seen.answer.need_model:
                 return
@@ -249,7 +264,7 @@ class PassiveServer:
                 check_work(seen.answer, truth, self._public)
             if truth is not None and self._masked:
                 self._own_samples[_key(order)] = (order, seen.answer, truth)
-            if not self.attacks(order):
+            if self._blind or not self.attacks(order):
                 return
             sighting = Sighting(
                 order=order,
@@ -272,12 +287,18 @@ class PassiveServer:
             return
         self.sightings.append(sighting)
 
-    def _revealed(self, asked: AuditOrder | None, reply: Message) -> tuple[Truth | None, Update | None]:
+    def _revealed(
+        self, client: int, asked: AuditOrder | None, reply: Message
+    ) -> tuple[Truth | None, Update | None]:
         """Take the audited truth out of a reply, checked; unrequested parts are dropped unread."""
         if asked is None:
             drop_audit(reply.content)
             return None, None
+        shown = read_candidates(reply.content) if asked.candidates else None
         truth, raw = take_audit(reply.content)
+        if shown is not None:
+            check_candidates(*shown, self._public, asked.candidates)
+            self.candidates.setdefault(client, shown)
         if truth is not None:
             check_truth(truth, self._public, asked.batch_size or None)
         return truth if asked.truth else None, raw if asked.raw else None

@@ -18,6 +18,8 @@ from fl_app.report import (
     write_frontier,
     write_report,
 )
+from fl_app.report.annex import evidence_of, write_annex
+from fl_app.results import load_run
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,6 +36,12 @@ def main(arguments: list[str] | None = None) -> None:
     if args.frontier is not None:
         for path in write_frontier(runs, args.frontier, by=args.leak):
             print(printable(f"frontier: {path}"))
+        return
+    if args.dpia is not None:
+        if len(runs) != 1:
+            raise ValueError(f"fl-app-report: --dpia describes one run, got {len(runs)}")
+        for path in write_annex(evidence_of(load_run(runs[0])), args.dpia):
+            print(printable(f"annex: {path}"))
         return
     for run in runs:
         print(printable(f"report: {write_report(run)}"), flush=True)
@@ -55,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--frontier", type=Path, metavar="FILE", help="only draw accuracy against leakage, as PNG and SVG"
+    )
+    parser.add_argument(
+        "--dpia",
+        type=Path,
+        metavar="FILE",
+        help="only write the annex of an impact assessment: .md or .html; both without an ending",
     )
     parser.add_argument(
         "--leak",

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from fl_app.client import state as client_state
 from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
+from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
+from fl_app.data import Game, pixels
 from fl_app.defenses import Defense
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model
 from fl_app.policy import Refusal, RunPlan
@@ -33,7 +35,7 @@ from fl_app.training import (
     state_buffers,
 )
 from fl_app.transforms import State, corrected, norm, residual_norm
-from fl_app.types import RoundContext, Truth, Update
+from fl_app.types import Records, RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
 from fl_app.wire.messages import (
     Answer,
@@ -95,6 +97,10 @@ class ClientParts:
     norms: bool = False
     """True if clients report the norm of their gradient, and the share that they withhold."""
     pin_model: bool = False
+    own_attack: OwnAttack | None = None
+    """Attacks that a node with a policy may try on its own updates."""
+    game: Game | None = None
+    """Rule of a membership audit; clients that allow audits play."""
     inspection: Inspection | None = None
     models: dict[str, nn.Module] = field(default_factory=dict)
     restored: Restored = field(default_factory=Restored)
@@ -167,6 +173,7 @@ class Client:
             metrics=self._told(metrics) if release is None else {},
             release=release(work.rate, max(1, work.steps)) if release is not None else None,
         )
+        self._attack_own(order, start, sent, work)
         self._leave(parcel, digest, reply, work, [] if reply.release is None else [reply.release])
         own_buffers = work.buffers if parts.bn == "local" else {}
         self._remember(
@@ -185,7 +192,7 @@ class Client:
                 plan=self._plan_digest,
             ),
         )
-        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+        return reply, self._evidence(parcel.audit, work)
 
     def evaluate(self, parcel: Parcel) -> tuple[int, dict[str, float]]:
         """Evaluate the whole model in an order on the client's own samples; keep no memory of it.
@@ -245,6 +252,27 @@ class Client:
 
     def _told(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics if self.guard is None else self.guard.metrics(metrics)
+
+    def _attack_own(self, order: Order, start: Start, sent: Update, work: Work) -> None:
+        """Withhold an update from which the node itself rebuilds its samples."""
+        limits = None if self.guard is None else self.guard.policy.own_attack
+        if limits is None or self.parts.own_attack is None or work.truth is None:
+            return
+        self._load(start)
+        who = f"client {self.client}, round {order.round}"
+        reason = self.parts.own_attack(
+            limits,
+            model=start.model,
+            update=sent,
+            defense=self.parts.defense,
+            data=self._data(),
+            truth=work.truth,
+            lr=order.lr,
+            steps=work.steps,
+            who=who,
+        )
+        if reason is not None:
+            raise Refusal("leak", f"{who}: {reason}")
 
     def _leave(
         self, parcel: Parcel, digest: str, reply: Reply, work: Work, releases: Sequence[Release]
@@ -419,11 +447,15 @@ class Client:
             generator=self._draws(order, "rules"),
             rules=rules,
             batch_size=(audit.batch_size or None) if audit is not None else None,
-            keep_batches=audit is not None and audit.truth,
+            keep_batches=(audit is not None and audit.truth) or self._attacks_own,
         )
         seed = seed_for(parts.seed, order.round, self.client, "training") if self.guard is None else None
         with seeded(seed, parts.device):
             return parts.trainer(start.model, self._data(), job)
+
+    @property
+    def _attacks_own(self) -> bool:
+        return self.guard is not None and self.guard.policy.own_attack is not None
 
     def _load(self, start: Start) -> None:
         """Put the weights and the buffers that the round starts from into its model."""
@@ -433,7 +465,29 @@ class Client:
                 tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
 
     def _data(self) -> LocalData:
-        return self.parts.data_of(self.client, self.num_clients)
+        whole = self.parts.data_of(self.client, self.num_clients)
+        game = self._game
+        return whole if game is None else replace(whole, samples=game.deal(self.client, whole.samples).kept)
+
+    @property
+    def _game(self) -> Game | None:
+        """The membership audit that this client plays in."""
+        game = self.parts.game
+        return game if game is not None and self.allow_audit and game.plays(self.client) else None
+
+    def _evidence(self, audit: AuditOrder | None, work: Work) -> ConfigRecord | None:
+        """Return what an audited client reveals beside its update."""
+        if audit is None:
+            return None
+        return pack_audit(work.truth if audit.truth else None, work.raw, self._candidates(audit))
+
+    def _candidates(self, audit: AuditOrder) -> tuple[Records, Tensor] | None:
+        if self._game is None or audit.candidates <= 0:
+            return None
+        whole = self.parts.data_of(self.client, self.num_clients).samples
+        shown, members, _ = self._game.deal(self.client, whole)
+        most = audit.candidates
+        return Records(pixels(shown.inputs[:most], "cpu"), shown.labels[:most]), members[:most]
 
 
 @dataclass(frozen=True)
@@ -491,8 +545,3 @@ def _truth(trained: Trained) -> Truth:
 
     augmented = any(batch.trained is not batch.pixels for batch in trained.batches)
     return Truth(joined("pixels"), joined("labels"), joined("trained") if augmented else None)
-
-
-def evidence(audit: AuditOrder, work: Work) -> ConfigRecord:
-    """Return the evidence that an audited client reveals beside its update."""
-    return pack_audit(work.truth if audit.truth else None, work.raw)

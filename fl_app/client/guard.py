@@ -183,4 +183,5 @@ class Guard:
     def _audit(self, parcel: Parcel) -> AuditAsk | None:
         if parcel.audit is None:
             return None
-        return AuditAsk(parcel.audit.batch_size, self.number, self.bundle)
+        samples = max(parcel.audit.batch_size, parcel.audit.candidates)
+        return AuditAsk(samples, self.number, self.bundle)

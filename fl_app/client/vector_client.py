@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fl_app.client.client import Client, Start, evidence, measured
+from fl_app.client.client import Client, Start, measured
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.privacy import ClientNoise, NoiseGrid, Release
@@ -76,7 +76,7 @@ class VectorClient(Client):
             plan=self._plan_digest,
         )
         self._remember(records, order, kept)
-        return reply, evidence(parcel.audit, work) if parcel.audit is not None else None
+        return reply, self._evidence(parcel.audit, work)
 
     def _keeps_weights(self, plan: Plan) -> bool:
         needs_start = self.parts.start is None and bool(plan.coordinates)

@@ -21,6 +21,7 @@ from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import Chosen, Public
 from fl_app.client.client import ClientParts
 from fl_app.client.inspection import Inspection
+from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.config.bounds import check_shape
 from fl_app.config.compose import ConfigError, compose
@@ -31,9 +32,11 @@ from fl_app.data import (
     Dataset,
     DataUnavailable,
     Facts,
+    Game,
     Samples,
     Vocabulary,
     facts_of,
+    game_of,
     label_histogram,
     own_samples,
     pixels,
@@ -41,6 +44,8 @@ from fl_app.data import (
 )
 from fl_app.data.balance import balance
 from fl_app.data.partition import by_owner
+from fl_app.data.pool import from_pool
+from fl_app.data.traits import trait_of
 from fl_app.defenses import Defense, protect, with_records
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
@@ -49,7 +54,7 @@ from fl_app.strategies import FedSGD, SecureAggregation
 from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
-from fl_app.training import LocalData, PublicRound, parameters, task_of
+from fl_app.training import LocalData, PublicRound, Trainer, parameters, task_of
 from fl_app.types import Known, Manipulated, RoundContext, Trace, Update
 
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
@@ -67,6 +72,10 @@ _SHARED_NOISE = (
 )
 """Settings of ``dp`` on which the amount of every client's noise depends."""
 _MOVED_MOST = 0.005
+_OWN_STEPS = 300
+"""Steps of the search by which a node attacks its own update, at most."""
+_OTHERS = 99
+"""Test images beside the right one, among which it is to be picked."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,12 @@ class ServerParts:
     strategy: FedSGD
     public: Public
     attacker: Attacker | None
+    population: Samples
+    """Public samples that the attacker has."""
+    game: Game | None
+    """Rule of a membership audit."""
+    trainer: Trainer
+    defense: Defense
 
 
 @dataclass(frozen=True)
@@ -130,6 +145,8 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         bn=cfg.bn,
         norms=cfg.client.norms,
         pin_model=cfg.client.pin_model,
+        own_attack=_own_attack(cfg, spec),
+        game=_game(cfg),
         inspection=_inspection(cfg, spec),
     )
 
@@ -140,7 +157,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     cfg = compose_sent(overrides, trust, places=True)
     _prepare_process(cfg)
     # here too: parts that clients cannot build are an error of the run, not of every client
-    defense, _ = _defense(cfg), _build(cfg, "training")
+    defense, trainer = _defense(cfg), _build(cfg, "training")
     dataset, public = _task(cfg, defense)
     if dataset.vocabulary is not None:
         _check_tokens(cfg, defense, "text" if isinstance(dataset.vocabulary, WordPiece) else "transcripts")
@@ -179,6 +196,8 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
     known = _known(cfg, dataset, public)
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
+    population = public.train if public is not None and _knows_held_out(cfg) else dataset.test
+    _check_question(cfg, defense, dataset)
     manipulation = partial(_manipulation, cfg, model, dataset, known, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
@@ -203,8 +222,43 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
         ),
-        attacker=_attacker(cfg, manipulation, dataset.vocabulary, known, _defend(cfg, defense)),
+        attacker=_attacker(
+            cfg, manipulation, dataset.vocabulary, known, _defend(cfg, defense), _others(population)
+        ),
+        population=population,
+        game=_game(cfg),
+        trainer=trainer,
+        defense=defense,
     )
+
+
+def _check_question(cfg: DictConfig, defense: Defense, dataset: Dataset) -> None:
+    """Refuse a property that samples do not have, now and not after training."""
+    if not cfg.attack.get("property"):
+        return
+    if defense.scheme is not None:
+        raise ConfigError(
+            f"attack.property: defense={cfg.choices.defense} sends vectors, of which no examples can be made"
+        )
+    try:
+        trait_of(cfg.attack.property, cfg.attack.holds, dataset.num_classes, dataset.feature_names)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _game(cfg: DictConfig) -> Game | None:
+    """Return the rule by which audited clients deal candidates, the same on the server and on clients."""
+    attack = cfg.attack
+    if "_target_" not in attack or not attack.get("candidates"):
+        return None
+    clients = attack.clients if isinstance(attack.clients, str) else list(attack.clients)
+    if attack.viewpoint == "participant":
+        clients = [client for client in range(cfg.clients) if client != attack.by]
+    return game_of(attack.candidates, clients, cfg.clients, cfg.seed)
+
+
+def _knows_held_out(cfg: DictConfig) -> bool:
+    return bool(cfg.attack.get("known_images") == "held_out")
 
 
 def _rule(cfg: DictConfig) -> Rule | None:
@@ -293,6 +347,7 @@ def _attacker(
     vocabulary: Vocabulary | WordPiece | None = None,
     known: Known | None = None,
     defend: Callable[[Update], Update] | None = None,
+    others: Tensor | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -310,8 +365,11 @@ def _attacker(
         grant_labels=cfg.attack.grant.labels,
         grant_length=cfg.attack.grant.get("length", False),
         # by name: this package never imports the attacks
-        score=partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell),
+        score=_score(cfg, forms[max(forms)], spell, others),
         score_trace=partial(get_method("attacks.score.score_trace"), lpips_net=cfg.audit.lpips),
+        infers=getattr(forms[max(forms)], "infers", ""),
+        candidates=cfg.attack.get("candidates") or 0,
+        shadows=cfg.attack.get("shadows") or 0,
         mse_below=cfg.audit.mse_below,
         aligned=get_method("attacks.score.aligned"),
         spell=spell,
@@ -321,6 +379,21 @@ def _attacker(
         defend=defend,
         manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
+
+
+def _others(population: Samples) -> Tensor | None:
+    """Return the images among which a rebuilt one must point to its own; None if samples are no images."""
+    if population.inputs.dtype != torch.uint8:
+        return None
+    count = min(len(population), _OTHERS)
+    return pixels(population.inputs[torch.arange(count) * len(population) // count], "cpu")
+
+
+def _score(cfg: DictConfig, attack: Any, spell: Any, others: Tensor | None) -> Callable[..., Any]:
+    if hasattr(attack, "infers"):
+        # a property is scored over all updates of a run
+        return get_method("attacks.score.score_members")
+    return partial(get_method("attacks.score.score"), lpips_net=cfg.audit.lpips, spell=spell, others=others)
 
 
 def _stated(cfg: DictConfig) -> dict[str, Any]:
@@ -339,8 +412,8 @@ def _manipulation(
     attack: Any,
 ) -> Callable[[nn.Module], Manipulated] | None:
     """Return the attack's change of a model before a client gets it; None for a passive attack."""
-    if not hasattr(attack, "manipulate"):
-        return None
+    if not hasattr(attack, "manipulate") or cfg.attack.get("candidates"):
+        return None  # what is asked of candidates waits until they are known
     if known is None:
         raise ConfigError(
             "attack.known_images: a server that changes models needs some; expected test or held_out"
@@ -392,6 +465,26 @@ def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
         look=get_method("attacks.active.inspect_model"),
         expected=build_model(spec, allowed=[spec.target]),
         refuse=cfg.client.inspect == "refuse",
+    )
+
+
+def _own_attack(cfg: DictConfig, spec: ModelSpec) -> OwnAttack:
+    """Return the attacks that a node may try on its own updates, by name: cheapest first."""
+
+    def search(seconds: float) -> Any:
+        return get_method("attacks.optimisation.inverting_gradients")(
+            steps=_OWN_STEPS, adaptive=True, time_budget=seconds
+        )
+
+    return OwnAttack(
+        attacks={
+            "bias_labels": lambda seconds: get_method("attacks.labels.bias_labels")(),
+            "first_linear": lambda seconds: get_method("attacks.analytic.first_linear")(),
+            "ig": search,
+        },
+        score=get_method("attacks.score.score"),
+        num_classes=int(cast(int, spec.settings["num_classes"])),
+        training=cfg.client.mode == "train",
     )
 
 
@@ -544,13 +637,22 @@ def _check_size(spec: ModelSpec) -> None:
 def _task(cfg: DictConfig, defense: Defense) -> tuple[Dataset, Dataset | None]:
     """Return the clients' data, and public data if the defense or the attacker learns from some."""
     dataset = _dataset(cfg)
-    if defense.scheme is None and cfg.attack.get("known_images") != "held_out":
+    if cfg.audit.pool is not None:
+        dataset = _pooled(cfg, dataset)
+    if defense.scheme is None and not _knows_held_out(cfg):
         return dataset, None
     try:
         public, rest = _build(cfg, "public")(dataset)
     except ValueError as error:
         raise ConfigError(f"public: {error}") from error
     return rest, public
+
+
+def _pooled(cfg: DictConfig, dataset: Dataset) -> Dataset:
+    try:
+        return from_pool(dataset, Path(cfg.audit.pool))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_tokens(cfg: DictConfig, defense: Defense, what: str) -> None:
@@ -598,8 +700,9 @@ def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
         raise ConfigError(f"partition: {error}") from error
     if not cfg.balance:
         return parts
+    classes = labels if dataset.train.labels.ndim > 1 else dataset.train.labels
     return [
-        part[balance(labels[part], generator_for(cfg.seed, 0, client, "balance"))]
+        part[balance(classes[part], generator_for(cfg.seed, 0, client, "balance"))]
         for client, part in enumerate(parts)
     ]
 

@@ -420,6 +420,7 @@ def _check(config: Mapping[str, Any], own_strategy: bool) -> None:
         "audit.batch_size": (lambda v: v is None or _whole(1)(v), "null or a whole number of at least 1"),
         "audit.contrast": (lambda v: isinstance(v, bool), "true or false"),
         "audit.store": (lambda v: isinstance(v, bool), "true or false"),
+        "audit.pool": (lambda v: v is None or isinstance(v, str), "null or the path of a file"),
         "audit.lpips": (lambda v: v in ("alex", "vgg"), "alex or vgg"),
         "attack.rounds": (_rounds, "a list of rounds (from 1 on, or last), 'last' or 'all'"),
         "attack.clients": (_numbers(0), "a list of clients (from 0 on) or 'all'"),
@@ -444,7 +445,12 @@ def _check_together(config: Mapping[str, Any], own_strategy: bool) -> None:
         raise ConfigError(f"strategy: defense={defense} brings its own, got strategy={strategy}")
     if "_target_" in _at(config, "attack"):
         _check_aim(config)
-    if _at(config, "attack").get("viewpoint", "server") != "server":
+    viewpoint = _at(config, "attack").get("viewpoint", "server")
+    if "candidates" in _at(config, "attack"):
+        _check_membership(config)
+    if viewpoint == "final" and "candidates" in _at(config, "attack"):
+        return
+    if viewpoint != "server":
         _check_participant(config, own_strategy)
 
 
@@ -459,16 +465,31 @@ def _check_aim(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key}: {beyond[0]} never comes; the run has {key[7:]} up to {most}")
 
 
+def _check_membership(config: Mapping[str, Any]) -> None:
+    """Check that candidates can be asked for, and that an active attacker is the server."""
+    attack = _at(config, "attack")
+    for key in ("candidates", "shadows"):
+        if not _whole(0)(attack.get(key)):
+            raise ConfigError(f"attack.{key}: must be a whole number of at least 0, got {attack.get(key)!r}")
+    if attack.get("active") and attack["viewpoint"] != "server":
+        raise ConfigError(
+            f"attack.active: only a server sends other models, got attack.viewpoint={attack['viewpoint']}"
+        )
+    if attack.get("active") and config["rounds"] < 2:
+        raise ConfigError("attack.active: the server learns the candidates in round 1; it needs 2 rounds")
+
+
 def _check_participant(config: Mapping[str, Any], own_strategy: bool) -> None:
     """Check that a participant can tell the others' sum from the models that it gets."""
     attack, clients, defense = (_at(config, key) for key in ("attack", "clients", "choices.defense"))
     if attack["viewpoint"] != "participant":
-        raise ConfigError(f"attack.viewpoint: must be server or participant, got {attack['viewpoint']!r}")
+        choices = "server, participant or final" if "candidates" in attack else "server or participant"
+        raise ConfigError(f"attack.viewpoint: must be {choices}, got {attack['viewpoint']!r}")
     if not (_whole(0)(attack["by"]) and attack["by"] < clients and clients > 1):
         raise ConfigError(
             f"attack.by: must be one of at least two clients, got {attack['by']!r} of {clients}"
         )
-    rounds = attack["rounds"]
+    rounds = [] if attack["rounds"] == "all" and "candidates" in attack else attack["rounds"]
     latest = 1 if rounds == "all" else max((r for r in rounds if r != "last"), default=0)
     if "last" in rounds or latest >= config["rounds"]:
         raise ConfigError(

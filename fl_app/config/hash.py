@@ -41,6 +41,9 @@ def what_counts(config: Mapping[str, Any]) -> dict[str, Any]:
         # a run notes its last round's number where the user wrote "last"
         rounds = attacked_rounds(kept["attack"]["rounds"], kept["rounds"])
         kept["attack"] = {**kept["attack"], "rounds": rounds}
+    if "audit" in kept:
+        # older runs had no such key
+        kept["audit"] = {k: v for k, v in kept["audit"].items() if not (k == "pool" and v is None)}
     if kept.get("dp", {}).get("secure") == "auto":
         kept["dp"] = {**kept["dp"], "secure": False}  # as it is in a simulation, and hashes are for those
     return kept

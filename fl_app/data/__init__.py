@@ -1,6 +1,9 @@
 """Data sets in memory, from several sources, and ways to deal them to clients."""
 
 from fl_app.data.album import album
+from fl_app.data.candidates import Game, game_of
+from fl_app.data.census import adult
+from fl_app.data.chest_films import pneumonia
 from fl_app.data.cifar import cifar10, cifar100
 from fl_app.data.dataset import (
     PADDING,
@@ -11,11 +14,13 @@ from fl_app.data.dataset import (
     normalise,
     pixels,
 )
+from fl_app.data.dicom_folder import dicom
 from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
 from fl_app.data.federated import federated, from_federated
 from fl_app.data.handwritten_digits import mnist
+from fl_app.data.heart_disease import heart_disease
 from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
 from fl_app.data.librispeech import speech
@@ -34,13 +39,16 @@ __all__ = [
     "DataUnavailable",
     "Dataset",
     "Facts",
+    "Game",
     "Partitioner",
     "Samples",
     "Vocabulary",
+    "adult",
     "album",
     "channel_statistics",
     "cifar10",
     "cifar100",
+    "dicom",
     "dirichlet",
     "faces",
     "facts_of",
@@ -48,6 +56,8 @@ __all__ = [
     "federated",
     "fixed",
     "from_federated",
+    "game_of",
+    "heart_disease",
     "iid",
     "imagefolder",
     "label_histogram",
@@ -57,6 +67,7 @@ __all__ = [
     "own_samples",
     "photos",
     "pixels",
+    "pneumonia",
     "random",
     "shards",
     "speech",

@@ -34,7 +34,7 @@ class Samples:
     inputs: Tensor
     labels: Tensor
     sources: Tensor | None = None
-    """Speaker of an utterance or document of a sentence (N,); None for other data."""
+    """Speaker of an utterance, document of a sentence or hospital of a patient (N,); None: nobody's."""
     owners: Tensor | None = None
     """Client that holds each sample (N,), where the source itself deals them."""
 
@@ -52,12 +52,13 @@ class Samples:
             raise ValueError(f"Samples: labels must be int64 {expected}, got {_form(self.labels)}")
         if len(self.inputs) != len(self.labels):
             raise ValueError(f"Samples: {len(self.inputs)} inputs, but {len(self.labels)} labels")
-        if tokens != (self.sources is not None):
-            raise ValueError("Samples: utterances and sentences must have sources, and nothing else may")
+        if tokens and self.sources is None:
+            raise ValueError("Samples: utterances and sentences must have sources")
         if self.sources is not None:
             if self.sources.shape != self.labels.shape[:1] or self.sources.dtype != torch.int64:
                 raise ValueError(f"Samples: sources must be int64 (N,), got {_form(self.sources)}")
-            _check_padding(self.labels)
+            if tokens:
+                _check_padding(self.labels)
         if self.owners is not None and self.owners.shape != self.labels.shape[:1]:
             raise ValueError(f"Samples: owners must be (N,), got {_form(self.owners)}")
         if self.inputs.dtype == torch.int64 and not self.inputs.equal(self.labels):
@@ -96,7 +97,7 @@ class Dataset:
     """Names of the entries of rows."""
     source_names: tuple[str, ...] = ()
     source_kind: str = "source"
-    """Noun for a source, such as speaker."""
+    """Noun for a source, such as speaker or hospital."""
     vocabulary: Vocabulary | WordPiece | None = None
     """Vocabulary of transcripts and sentences; the classes are then its pieces."""
     masked: float | None = None
@@ -145,8 +146,10 @@ class Dataset:
             self._check_sources(part, samples)
         if len(self.class_names) != self.num_classes:
             self._refuse(f"{self.num_classes} classes, but {len(self.class_names)} class names")
-        if (self.train.sources is None) != (self.vocabulary is None):
+        if (self.train.labels.ndim > 1) != (self.vocabulary is not None):
             self._refuse("utterances and sentences must have a vocabulary, and nothing else may")
+        if (self.train.sources is None) != (not self.source_names):
+            self._refuse("samples with sources must have their names, and no others may")
         sentences = self.train.inputs.dtype == torch.int64
         if sentences != isinstance(self.vocabulary, WordPiece) or sentences != (self.masked is not None):
             self._refuse("sentences must have a WordPiece vocabulary and a masked share; nothing else may")

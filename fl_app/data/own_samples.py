@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fl_app.data.census import own_people
+from fl_app.data.chest_films import own_films
 from fl_app.data.dataset import Samples
+from fl_app.data.dicom_folder import own_dicom
 from fl_app.data.facts import Facts
+from fl_app.data.heart_disease import own_centre
 from fl_app.data.hospital import own_patients
 from fl_app.data.image_folder import own_images
 from fl_app.data.librispeech import own_utterances
@@ -29,6 +33,10 @@ def _own_copy(kind: str) -> OwnSource:
 SOURCES: Mapping[str, OwnSource] = {
     "fl_app.data.imagefolder": own_images,
     "fl_app.data.support2": own_patients,
+    "fl_app.data.heart_disease": own_centre,
+    "fl_app.data.pneumonia": own_films,
+    "fl_app.data.adult": own_people,
+    "fl_app.data.dicom": own_dicom,
     "fl_app.data.speech": own_utterances,
     "fl_app.data.text": own_sentences,
     "fl_app.data.cifar10": _own_copy("CIFAR10"),

@@ -16,11 +16,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import client_app, server_app
-from fl_app.config.build import baseline_of, share_moved_most
+from fl_app.config.build import baseline_of
 from fl_app.config.compose import (
     ConfigError,
     compose,
-    has_key,
     join_overrides,
     key_of,
     parse_overrides,
@@ -29,6 +28,7 @@ from fl_app.config.compose import (
 from fl_app.config.hash import hash_config
 from fl_app.config.true_names import TARGET
 from fl_app.config.trust import compose_sent, trust_of
+from fl_app.config.variants import undefended
 from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
@@ -87,7 +87,7 @@ def _run(
     if cfg.log is not None:
         copy_run(folder, cfg.log)
     if _wants_baseline(cfg, sweep=sweep):
-        run(_undefended(overrides, cfg), folder / BASELINE)
+        run(undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)
 
 
@@ -148,17 +148,3 @@ def _is_baseline(config: Mapping[str, Any]) -> bool:
     choices = config["choices"]
     unprotected = (choices["dp"], choices["secagg"]) == ("none", "off")
     return unprotected and choices["defense"] == baseline_of(OmegaConf.create(dict(config)))
-
-
-def _undefended(overrides: list[str], cfg: DictConfig) -> list[str]:
-    """Return the same job without its defense and without an attack."""
-    groups = ("defense", "dp", "secagg", "attack", "run_dir", "resume")
-    kept = [o for o in overrides if key_of(o).split(".")[0] not in groups]
-    baseline = baseline_of(cfg)
-    off = [f"defense={baseline}", "dp=none", "secagg=off", "attack=none"]
-    if baseline != "none":  # so that both runs send the same number of weights
-        off.append(f"audit.moved_most={share_moved_most(cfg)}")
-    # strategy settings may belong to the strategy that the defense selected
-    tuned = [o for o in parse_overrides(kept) if o.key_or_group.startswith("strategy.") and not o.is_add()]
-    gone = {o.input_line for o in tuned if not has_key([*kept, *off], o.key_or_group)}
-    return [*(o for o in kept if o not in gone), *off]

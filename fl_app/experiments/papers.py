@@ -12,10 +12,13 @@ PAPERS = {
     "dlg": "Zhu et al., NeurIPS 2019: Deep leakage from gradients",
 }
 
+OWN = "own"
+"""Key of studies of no paper."""
+
 
 def paper_name(key: str) -> str:
     """Return a paper's full name, or the key of an unknown paper."""
-    return PAPERS.get(key, key)
+    return "Questions that the papers leave open" if key == OWN else PAPERS.get(key, key)
 
 
 def in_order(keys: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fl_app.models.settings import ACTIVATIONS, check_count, check_features, choose
+from fl_app.models.settings import ACTIVATIONS, check_count, check_features, choose, outputs
 
 
 def mlp(
@@ -15,10 +15,11 @@ def mlp(
     in_shape: Sequence[int],
     hidden: Sequence[int] = (256,),
     activation: str = "relu",
+    one_logit: bool = False,
 ) -> nn.Module:
     """Flatten, then one linear layer with an activation per entry of ``hidden``, then a linear output.
 
-    An empty ``hidden`` is logistic regression.
+    An empty ``hidden`` is logistic regression; with ``one_logit``, that of two classes in its usual form.
     """
     features = check_features("mlp", num_classes, in_shape)
     layer = choose("mlp", "activation", activation, ACTIVATIONS)
@@ -32,5 +33,5 @@ def mlp(
         layers[f"hidden{i}"] = nn.Linear(features, width)
         layers[f"act{i}"] = layer()
         features = width
-    layers["output"] = nn.Linear(features, num_classes)
+    layers["output"] = nn.Linear(features, outputs("mlp", num_classes, one_logit))
     return nn.Sequential(layers)

@@ -10,7 +10,7 @@ from fl_app.policy.files import load_policy
 from fl_app.policy.journal import Journal, read_journal
 from fl_app.policy.judge import check_ask, check_cohort, check_leaving, check_noise, check_plan, check_work
 from fl_app.policy.plan import Ask, AuditAsk, Leaving, Noise, Part, RunPlan
-from fl_app.policy.policy import DEFAULT, Policy
+from fl_app.policy.policy import DEFAULT, OwnAttackLimits, Policy
 from fl_app.policy.refusal import Refusal
 from fl_app.policy.words import in_words
 
@@ -23,6 +23,7 @@ __all__ = [
     "Journal",
     "Leaving",
     "Noise",
+    "OwnAttackLimits",
     "Part",
     "Policy",
     "Refusal",

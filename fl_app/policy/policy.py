@@ -70,6 +70,19 @@ class Audit(_Strict):
     """The most samples that one answer may reveal."""
 
 
+class OwnAttackLimits(_Strict):
+    """Attacks on the node's own updates before they leave; what they may find."""
+
+    seconds: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 10.0
+    """Time for all attacks on one update."""
+    max_ssim: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Similarity to the original from which a rebuilt picture counts as recognisable."""
+    max_identified: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    """Share of the samples that may be picked out among the node's others; None: any."""
+    max_label_f1: Annotated[float, Field(ge=0, le=1)] | None = None
+    """F1 of the labels that may be told; None: any, as most updates tell them."""
+
+
 Bundle = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of an app bundle."""
 
@@ -143,6 +156,8 @@ class Policy(_Strict):
     secure_aggregation: SecureAggregation = SecureAggregation()
     dp: DifferentialPrivacy = DifferentialPrivacy()
     audit: Audit = Audit()
+    own_attack: OwnAttackLimits | None = None
+    """Attack each update before it leaves; None: none is attacked."""
     apps: Apps = Apps()
 
     @property

@@ -20,6 +20,7 @@ TEXTS: Mapping[str, str] = {
     "keep": "this node could not keep what it must remember",
     "locate": "this node names no positions in such a run",
     "message": "this node cannot use the message",
+    "leak": "this node sends no update that gives its samples away",
     "metrics": "this node tells no numbers measured on its data",
     "model": "this node does not train this model",
     "moved": "this node does not follow a model that moves so far",

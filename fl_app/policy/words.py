@@ -23,6 +23,7 @@ def in_words(policy: Policy) -> list[str]:
         _beside(policy),
         f"An answer takes at most {policy.max_bytes} bytes.",
         _audit(policy),
+        *_own_attack(policy),
         *_apps(policy),
     ]
 
@@ -104,6 +105,19 @@ def _beside(policy: Policy) -> str:
     )
     buffers = "BatchNorm statistics (never under noise or masks)" if policy.buffers else "no statistics"
     return f"Beside the update leave {metrics} and {buffers}."
+
+
+def _own_attack(policy: Policy) -> list[str]:
+    limits = policy.own_attack
+    if limits is None:
+        return []
+    return [
+        f"The node attacks each update for up to {limits.seconds:g} seconds, and withholds it if a rebuilt "
+        f"picture has an SSIM of {limits.max_ssim:g} or more"
+        + ("" if limits.max_identified is None else f", or above {limits.max_identified:.0%} are identified")
+        + ("" if limits.max_label_f1 is None else f", or labels have an F1 above {limits.max_label_f1:g}")
+        + "."
+    ]
 
 
 def _audit(policy: Policy) -> str:

@@ -1,6 +1,8 @@
 """The result of a run, typed: one definition for its writer and all readers."""
 
 from fl_app.results.attack import Attack, Read, Sentence, TracePoint, Trained, Transcript, hash_settings
+from fl_app.results.membership import MemberPoint, Membership, Statistic
+from fl_app.results.property import PropertyAnswer, PropertyInference
 from fl_app.results.reading import RESULT, ResultError, load_run, read_content, read_run
 from fl_app.results.recovery import Exposed, Recovery
 from fl_app.results.round import Failure, Round
@@ -26,8 +28,12 @@ __all__ = [
     "Exposed",
     "Failure",
     "Histogram",
+    "MemberPoint",
+    "Membership",
     "Model",
     "Privacy",
+    "PropertyAnswer",
+    "PropertyInference",
     "Read",
     "RecordPrivacy",
     "Recovery",
@@ -38,6 +44,7 @@ __all__ = [
     "Run",
     "SecureSum",
     "Sentence",
+    "Statistic",
     "Summary",
     "TracePoint",
     "Trained",

@@ -19,6 +19,7 @@ Metric = Literal["psnr", "ssim", "lpips", "mse"]
 METRICS: tuple[Metric, ...] = ("psnr", "ssim", "lpips", "mse")
 _OWN_PLACE = frozenset(
     {"round", "client", "summed", "batch_size", "objective", "seconds", "found", "bound", "bound_prior"}
+    | {"candidates"}
 )
 """Numbers that a report shows in columns of their own."""
 
@@ -81,6 +82,11 @@ class Trained(SparseRow):
     mse: Scores | None = None
     labels: dict[str, Score] | None = None
     matching: list[Whole | None] | None = None
+    identified: list[bool | None] | None = None
+    candidates: Whole | None = None
+    identified_share: float | None = None
+    identified_by: str | None = None
+    registered_psnr: Scores | None = None
     images: str | None = None
 
 
@@ -134,6 +140,14 @@ class Attack(SparseRow):
     token_exact: float | None = None
     token_error_rate: float | None = None
     token_wer: float | None = None
+    identified: list[bool | None] | None = None
+    """Whether each true image is the one among ``candidates`` that its reconstruction is nearest to."""
+    candidates: Whole | None = None
+    identified_share: float | None = None
+    identified_by: str | None = None
+    """The measure of nearness."""
+    registered_psnr: Scores | None = None
+    """PSNR after the best shift and flip of the reconstruction."""
     trained: Trained | None = None
     recovered: float | None = None
     """The share of images recovered to the last level, under a manipulated model."""

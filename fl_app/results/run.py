@@ -10,7 +10,9 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr
 
 from fl_app.results.attack import Attack
+from fl_app.results.membership import Membership
 from fl_app.results.paths import inside
+from fl_app.results.property import PropertyInference
 from fl_app.results.recovery import Recovery
 from fl_app.results.round import Round
 from fl_app.results.rows import Row, SparseRow, Whole, absent
@@ -150,6 +152,10 @@ class Run(Row):
     privacy: Privacy | None = Field(default=None, exclude_if=absent)
     recovery: Recovery | None = Field(default=None, exclude_if=absent)
     """The facts behind the bounds of attacks under differential privacy."""
+    membership: list[Membership] | None = Field(default=None, exclude_if=absent)
+    """Attacks that ask whether single records were trained on."""
+    properties: list[PropertyInference] | None = Field(default=None, exclude_if=absent)
+    """Attacks that ask for a property of the samples behind updates."""
     resumed: list[Resumed] | None = Field(default=None, exclude_if=absent)
     run: str | None = Field(default=None, exclude_if=absent)
     """The key by which clients with a memory know the run again."""

@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
 from fl_app.adversary.active import ActiveServer
+from fl_app.adversary.ascending import Ascend, AscendingServer
+from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.liars import Liars, Lie, backdoor, flip, scale, with_trigger
 from fl_app.adversary.participant import Participant
-from fl_app.adversary.passive import PassiveServer, Sighting
+from fl_app.adversary.passive import PassiveServer, Public, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
 from fl_app.config.compose import ConfigError
@@ -27,6 +30,7 @@ from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
 from fl_app.data.dataset import normalise, pixels
+from fl_app.data.traits import trait_of
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
@@ -34,15 +38,20 @@ from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.measured_epsilon import describe_canaries
+from fl_app.running.membership import MEMBERS, infer_members, promise_of
 from fl_app.running.ownership import claim, clear, remove_checkpoint
+from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, Past, read_past
 from fl_app.running.room import make_room
+from fl_app.running.shadows import ShadowTraining
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.seeding import SERVER
 from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.strategies.outcome import check_used
-from fl_app.training import Evaluation, batch_norm, parameters, task_of
+from fl_app.training import Evaluation, LocalData, batch_norm, parameters, task_of
+from fl_app.types import Manipulated
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +59,12 @@ _MARKED = 64
 """Images that a backdoor is planted with."""
 
 
-def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
+def run_federation(
+    grid: Grid, overrides: str, trust: Trust = NOBODY, *, client_app: ClientApp | None = None
+) -> Path:
     """Run what ``overrides`` describe over ``grid``, as far as they are trusted; return the report's path.
+
+    With ``client_app``, an attacker on membership trains shadow models in-process.
 
     An interrupted or failed run leaves its partial results in its folder,
     marked as such; the error is raised again.
@@ -69,12 +82,22 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
             if past is not None and past.is_finished:
                 return _complete(parts, folder)
             make_room()
-            return _run(grid, parts, overrides, folder, past)
+            shadows = None
+            if client_app is not None:
+                shadows = ShadowTraining(parts, overrides, trust, client_app, folder / "shadows")
+            return _run(grid, parts, overrides, folder, past, shadows)
     finally:
         remove_if_empty(folder)
 
 
-def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Past | None) -> Path:
+def _run(
+    grid: Grid,
+    parts: ServerParts,
+    overrides: str,
+    folder: Path,
+    past: Past | None,
+    shadows: ShadowTraining | None,
+) -> Path:
     """Run, or go on with, the run in a claimed folder."""
     config = parts.config
     results = Results(folder, config, _sizes(parts))
@@ -96,9 +119,14 @@ def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Pas
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
             _save_model(parts.strategy, folder / "model.safetensors")
-            if config["audit"]["store"]:
+            asks_members = parts.attacker is not None and parts.attacker.infers == MEMBERS
+            if config["audit"]["store"] and not asks_members:
                 save_sightings(folder, sightings, parts.spec, parts.public)
-            if parts.attacker is not None:
+            if asks_members:
+                _infer_members(parts, auditor, results, shadows)
+            elif parts.attacker is not None and parts.attacker.infers == PROPERTY:
+                _infer_properties(parts, sightings, results)
+            elif parts.attacker is not None:
                 results.run.recovery = describe_recovery(
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
                 )
@@ -119,6 +147,45 @@ def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Pas
         report = _show(parts, folder)
         lasting.end()
     return report
+
+
+def _infer_members(
+    parts: ServerParts, auditor: PassiveServer, results: Results, shadows: ShadowTraining | None
+) -> None:
+    if parts.attacker is None:
+        return
+    strategy, model = parts.strategy, parts.model
+    model.load_state_dict(strategy.weights | strategy.buffers)
+    batch_norm.set_evaluation(model, parts.config["bn"])
+    infer_members(
+        auditor,
+        parts.attacker,
+        model,
+        parts.public,
+        results,
+        known=parts.population,
+        train_shadows=shadows,
+        promise=promise_of(strategy, parts.attacker.settings["viewpoint"]),
+    )
+
+
+def _infer_properties(parts: ServerParts, sightings: list[Sighting], results: Results) -> None:
+    if parts.attacker is None:
+        return
+    dataset, settings = parts.dataset, parts.attacker.settings
+    task = task_of(dataset)
+    data = LocalData(
+        parts.population, dataset.mean, dataset.std, parts.config["seed"], SERVER, task.predict, task.ask
+    )
+    infer_properties(
+        sightings,
+        parts.attacker,
+        parts.model,
+        parts.public,
+        results,
+        rehearsal=Rehearsal(parts.trainer, parts.defense, data),
+        trait=trait_of(settings["property"], settings["holds"], dataset.num_classes, dataset.feature_names),
+    )
 
 
 def _complete(parts: ServerParts, folder: Path) -> Path:
@@ -148,25 +215,43 @@ def _never_in_the_way() -> Iterator[None]:
 def watch(parts: ServerParts) -> PassiveServer:
     """Return the tap for the run's attack: passive, or one that manipulates models."""
     config, strategy = parts.config, parts.strategy
+    # a property is one of the client's own batches
+    asks_property = parts.attacker is not None and parts.attacker.infers == PROPERTY
     audit: dict[str, Any] = {
         "rounds": config["attack"]["rounds"],
         "clients": config["attack"]["clients"],
         "model": lambda: (strategy.weights, strategy.buffers),
         "read": strategy.see,
-        "batch_size": config["audit"]["batch_size"],
+        "batch_size": None if asks_property else config["audit"]["batch_size"],
         "contrast": config["audit"]["contrast"],
         "masked": strategy.masked,
         "public": parts.public,
+        "candidates": 0 if parts.game is None else parts.game.candidates,
     }
+    if parts.game is not None and config["attack"]["viewpoint"] == "final":
+        return PassiveServer(**audit, blind=True)
     if config["attack"].get("viewpoint") == "participant":
         by, clients = config["attack"]["by"], config["clients"]
         return Participant(by=by, clients_in_all=clients, undo=strategy.undo_step, **audit)
+    if parts.attacker is not None and config["attack"].get("active"):
+        ascend = _ascend(parts.attacker, parts.public)
+        ascending = AscendingServer(spec=parts.spec, template=parts.model, ascend=ascend, **audit)
+        strategy.exchange.gate.withheld = ascending.withholds
+        return ascending
     manipulate = None if parts.attacker is None else parts.attacker.manipulate
     if manipulate is None:
         return PassiveServer(**audit)
     active = ActiveServer(spec=parts.spec, template=parts.model, manipulate=manipulate, **audit)
     strategy.exchange.gate.withheld = active.withholds
     return active
+
+
+def _ascend(attacker: Attacker, public: Public) -> Ascend:
+    """Return the attack's change of a model against candidates."""
+    attack: Any = attacker.forms[max(attacker.forms)]
+    return lambda model, candidates: cast(
+        Manipulated, attack.manipulate(model, candidates, public.mean, public.std)
+    )
 
 
 def lying(grid: Grid, parts: ServerParts) -> Grid:

@@ -35,6 +35,11 @@ class Charges:
         return self._ledger.epsilon()
 
     @property
+    def delta(self) -> float | None:
+        """Delta of all releases; None before the first."""
+        return self._ledger.delta
+
+    @property
     def clients(self) -> Collection[int]:
         """Clients with releases."""
         return self._ledger.spent.keys()

@@ -23,7 +23,7 @@ from torch import Tensor
 from fl_app.console.words import foreign
 from fl_app.flower.internals import serialised_size
 from fl_app.privacy import Release
-from fl_app.types import Truth
+from fl_app.types import Records, Truth
 
 IDENTIFY = "query.identify"
 LOCATE = "query.locate"
@@ -74,6 +74,8 @@ class AuditOrder:
     """The size of its batch in this round; 0: its own."""
     truth: bool = False
     raw: bool = False
+    candidates: int = 0
+    """The most candidates of a membership audit that it may show, with its members among them; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -400,9 +402,20 @@ def unpack_identity(message: Message) -> Identity:
     return _unpack(message.content, _IDENTITY, Identity)
 
 
-def pack_audit(truth: Truth | None, raw: Mapping[str, Tensor] | None) -> ConfigRecord:
-    """Pack the truth of an audited client: safetensors, never pickle."""
+def pack_audit(
+    truth: Truth | None,
+    raw: Mapping[str, Tensor] | None,
+    candidates: tuple[Records, Tensor] | None = None,
+) -> ConfigRecord:
+    """Pack the truth of an audited client: safetensors, never pickle.
+
+    ``candidates``: those of a membership audit, and which of them the client trains on.
+    """
     record = ConfigRecord()
+    if candidates is not None:
+        records, members = candidates
+        shown = {"inputs": records.inputs, "labels": records.labels, "members": members}
+        record["candidates"] = save({name: tensor.contiguous() for name, tensor in shown.items()})
     if truth is not None:
         shown = {name: tensor for name, tensor in vars(truth).items() if tensor is not None}
         record["truth"] = save({name: tensor.contiguous() for name, tensor in shown.items()})
@@ -466,6 +479,19 @@ def leave_out(message: Message) -> None:
 def drop_audit(content: RecordDict) -> None:
     """Drop an unrequested audit record from a reply's content, unread."""
     content.pop(_AUDIT, None)
+
+
+def read_candidates(content: RecordDict) -> tuple[Records, Tensor] | None:
+    """Return the candidates in a reply's audit record, and which of them are members; None without any."""
+    record = content.get(_AUDIT)
+    blob = record.get("candidates") if isinstance(record, ConfigRecord) else None
+    if not isinstance(blob, bytes):
+        return None
+    try:
+        shown = load(blob)
+        return Records(shown["inputs"], shown["labels"]), shown["members"]
+    except (SafetensorError, TypeError, ValueError, KeyError) as error:
+        raise MessageError(f"message: the candidates cannot be read: {error}") from error
 
 
 def take_audit(content: RecordDict) -> tuple[Truth | None, dict[str, Tensor] | None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fl_app.config.compose import ConfigError, nearest
-from fl_app.results import Attack, Row, Run
+from fl_app.results import Attack, Membership, Row, Run
 
 IMAGE_METRICS = ("psnr", "ssim", "lpips", "mse")
 _LOWER_LEAKS_MORE = (
@@ -18,7 +18,7 @@ _NEVER_REACHED = ("attack.iterations", "attack.iterations_mse")
 _BINARY = ("labels.exact", "attack.token_exact")
 _FROM_0_TO_1 = (
     *("ssim", "lpips", "mse", "trace.mse", "trace.tokens"),
-    *("attack.recovered", "attack.found", "attack.token_accuracy", *_BINARY),
+    *("attack.recovered", "attack.found", "attack.identified_share", "attack.token_accuracy", *_BINARY),
 )
 TRACED = ("mse", "distance", "tokens", "layers")
 
@@ -87,12 +87,24 @@ def _residual_square(run: Run) -> float | None:
     return max(norms) ** 2 if norms else None
 
 
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _found_at(row: Membership, rate: float) -> float | None:
+    """Return the share of members that the best statistic finds at a rate of false alarms."""
+    best = row.statistics.get(row.best or "")
+    return _most(point.tpr for point in best.points if point.rate == rate) if best is not None else None
+
+
 _OF_RUN: dict[str, Callable[[Run], float | None]] = {
     **{
         name: _total(name)
         for name in ("accuracy", "best_accuracy", "balanced_accuracy", "auroc", "wer", "seconds")
     },
     "residual_square": _residual_square,
+    "member_auc": lambda run: _most(row.best_auc for row in run.membership or []),
+    "member_tpr": lambda run: _most(_found_at(row, 0.1) for row in run.membership or []),
     "best_round": lambda run: None if run.totals.best_round is None else float(run.totals.best_round),
     "loss": lambda run: next((r.loss for r in reversed(run.rounds) if r.loss is not None), None),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.config.compose import ConfigError, nearest, parse_overrides
-from fl_app.experiments.papers import PAPERS
+from fl_app.experiments.papers import OWN, PAPERS
 from fl_app.experiments.studies.metrics import has_rounds, metric_of
 from fl_app.experiments.studies.selector import Selector, merge_selectors, parse_selector
 
@@ -170,8 +170,9 @@ class _Reader:
             needed=("paper", "what", "title", "scale", "parts"),
             optional=("honest", "missing", "table", "figures", "claims"),
         )
-        if raw["paper"] not in PAPERS:
-            raise ConfigError(f"{place}.paper: must be one of {', '.join(PAPERS)}, got {raw['paper']!r}")
+        if raw["paper"] not in (*PAPERS, OWN):
+            choices = ", ".join([*PAPERS, OWN])
+            raise ConfigError(f"{place}.paper: must be one of {choices}, got {raw['paper']!r}")
         common = self.overrides(raw["scale"][self.scale], f"{place}.scale.{self.scale}")
         parts = _mapping(raw["parts"], f"{place}.parts")
         if not parts:

@@ -29,9 +29,12 @@ from fl_app.report.pages.attack_section import attack_section
 from fl_app.report.pages.bound_section import bound_section
 from fl_app.report.pages.epsilon_panel import epsilon_panel
 from fl_app.report.pages.gallery_grid import gallery_grids
+from fl_app.report.pages.identification import identification
 from fl_app.report.pages.label_section import label_section
+from fl_app.report.pages.membership_section import membership_section
 from fl_app.report.pages.metric_notes import metric_notes
 from fl_app.report.pages.panels import panel
+from fl_app.report.pages.property_section import property_section
 from fl_app.report.pages.protection_section import protection_section
 from fl_app.report.pages.sentence_section import sentence_section
 from fl_app.report.pages.server_section import server_section
@@ -52,9 +55,12 @@ def write_report(run_dir: Path | str) -> Path:
     body: list[Child] = [
         _head(run),
         _banner(run),
+        identification(run),
         verdict(run),
         four_answers(run),
         _gallery_section(run, rows),
+        membership_section(run),
+        property_section(run),
         server_section(run),
         protection_section(run),
         attack_section(run),
