@@ -137,7 +137,7 @@ def of_trees(
     refusal: type[Exception],
     *,
     values: Sequence[Any] = JSON_VALUES,
-    weight: float = 1.0,
+    weight: float = 0.3,
 ) -> Decoder:
     """Make the entry of a decoder of nested values."""
 
@@ -537,7 +537,7 @@ def _kept_files(folder: Path) -> list[Decoder]:
             lambda damaged: _write(state, damaged) and checkpoint.read_checkpoint(run),
             ConfigError,
             values=VALUES,
-            weight=0.2,
+            weight=0.05,
         ),
         *_durable_memory(folder / "durable"),
     ]
@@ -584,7 +584,7 @@ def _durable_memory(folder: Path) -> list[Decoder]:
             lambda damaged: _write(file, damaged) and read(),
             ValueError,
             values=VALUES,
-            weight=0.2,
+            weight=0.05,
         ),
     ]
 
@@ -908,7 +908,7 @@ def _settings() -> list[Decoder]:
     def read(text: bytes) -> Any:
         return compose_sent(text.decode(errors="replace"), NOBODY, places=False)
 
-    return [of_bytes("overrides", [compose_sent], words, read, ConfigError, weight=0.004)]
+    return [of_bytes("overrides", [compose_sent], words, read, ConfigError, weight=0.001)]
 
 
 def _policies(folder: Path) -> list[Decoder]:
@@ -934,6 +934,7 @@ def _policies(folder: Path) -> list[Decoder]:
                 partial(load_policy, folder / f"policy{suffix}"),
                 ValueError,
                 file=folder / f"policy{suffix}",
+                weight=0.05,
             )
             for suffix, example in ((".toml", toml), (".yaml", wanted.model_dump_json().encode()))
         ),

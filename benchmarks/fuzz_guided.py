@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import os
 import random
 import sys
@@ -25,9 +26,12 @@ import atheris
 with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["fl_app"]):
     from benchmarks.fuzz import Tally, limit_memory, peak_memory, table, try_one
     from benchmarks.fuzz_decoders import Decoder, all_decoders
+    from benchmarks.fuzz_mutations import LONGEST
 
 LONGEST_SECONDS = 30
 """For one input; libFuzzer ends a process that takes longer."""
+MOST_DRAWS = 512
+"""Bytes of an input that stands for draws: damage takes fewer."""
 
 
 class Choices(random.Random):
@@ -56,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="decoders whose name has this in it")
     args = parser.parse_args(arguments)
     until = time.monotonic() + args.seconds
+    logging.disable(logging.CRITICAL)  # writing a warning takes longer than the decoder that gives it
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         decoders = [decoder for decoder in all_decoders(Path(folder)) if args.only in decoder.name]
         weight = sum(decoder.weight for decoder in decoders)
@@ -112,9 +117,10 @@ def _fuzz_here(decoder: Decoder, inputs: int, corpus: Path, seed: int, until: fl
             return bytes(atheris.Mutate(blob, most))
         return bytes(decoder.damage(blob, random.Random(number))[:most])
 
+    longest = LONGEST if of_bytes else MOST_DRAWS
     arguments = [sys.argv[0], str(corpus), f"-seed={seed}", f"-timeout={LONGEST_SECONDS}", "-verbosity=0"]
     options: dict[str, Callable[..., Any]] = {"custom_mutator": mutate} if of_bytes else {}
-    atheris.Setup([*arguments, "-rss_limit_mb=0", "-max_len=65536"], read_one, **options)
+    atheris.Setup([*arguments, "-rss_limit_mb=0", f"-max_len={longest}"], read_one, **options)
     atheris.Fuzz()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ def damage_bytes(blob: bytes, others: Sequence[bytes], draw: random.Random) -> b
 
 def damage_tree(tree: Any, values: Sequence[Any], draw: random.Random) -> Any:
     """Return a copy of nested dictionaries and lists after one to three changes."""
-    tree = copy.deepcopy(tree)
+    tree = _copied(tree)
     for _ in range(draw.randint(1, 3)):
         _change_node(tree, values, draw)
     return tree
@@ -114,4 +113,11 @@ def _change_node(tree: Any, values: Sequence[Any], draw: random.Random) -> None:
     elif kind == 3 and isinstance(branch[key], str):
         branch[key] = damage_bytes(branch[key].encode(), [b"x"], draw).decode(errors="replace")
     else:
-        branch[key] = copy.deepcopy(draw.choice(values))  # the next change may be within it
+        branch[key] = _copied(draw.choice(values))  # the next change may be within it
+
+
+def _copied(tree: Any) -> Any:
+    """Return new dictionaries and lists around the same leaves; `copy.deepcopy` is slow."""
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    return [_copied(value) for value in tree] if isinstance(tree, list) else tree

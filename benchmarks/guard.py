@@ -29,8 +29,12 @@ from fl_app.wire import encode
 from fl_app.wire.messages import TRAIN, Order, pack_blob, pack_order
 
 CLIENTS = 10
-CASES = {"lenet": 200, "resnet18": 4}
-"""Model and measured rounds."""
+CASES = {
+    "lenet": ("model=lenet", 200),
+    "lenet, 5 epochs": ("model=lenet strategy=fed_avg training.epochs=5", 20),
+    "resnet18": ("model=resnet18", 4),
+}
+"""Overrides and measured rounds."""
 STEP = 1e-3
 """The server's move from round to round, relative to a weight."""
 
@@ -41,19 +45,21 @@ def main() -> None:
     table = Table(title=f"milliseconds of {CLIENTS} clients' round, batch 32, DGP with error feedback")
     for column in ("model", "memory", "trusts the run", "default policy", "ratio"):
         table.add_column(column, justify="right")
-    for model, rounds in CASES.items():
+    for name, (overrides, rounds) in CASES.items():
         for kept in (False, True):
             with tempfile.TemporaryDirectory() as folder:
                 own = {"state-dir": folder} if kept else {}
-                free, guarded = compare(model, rounds, own)
+                free, guarded = compare(overrides, rounds, own)
             row = (f"{1000 * free:.1f}", f"{1000 * guarded:.1f}", f"{guarded / free:.3f}")
-            table.add_row(model, "on disk" if kept else "Flower's", *row)
+            table.add_row(name, "on disk" if kept else "Flower's", *row)
     Console().print(table)
 
 
-def compare(model: str, rounds: int, own: Mapping[str, Any]) -> tuple[float, float]:
+def compare(overrides: str, rounds: int, own: Mapping[str, Any]) -> tuple[float, float]:
     """Return the median seconds of a round without and with a policy."""
-    text = join_overrides([f"model={model}", "attack=none", f"clients={CLIENTS}", "bn=frozen", "rounds=9999"])
+    text = join_overrides(
+        [*overrides.split(), "attack=none", f"clients={CLIENTS}", "bn=frozen", "rounds=9999"]
+    )
     spec = client_parts(text).model
     built = server_parts(text).model
     weights = {name: p.detach().clone() for name, p in parameters(built).items()}

@@ -1,8 +1,9 @@
-"""Epsilon measured from outside, of the client-level mechanism and of faulty variants of it.
+"""Epsilon measured from outside, of the mechanisms and of faulty variants of them.
 
 ``python -m benchmarks.measured_epsilon``. Each case releases the noisy sum of a cohort many times with
-one client and without it. The claim is that of one Gaussian release. A fault counts as caught if the measured
-distance of the two worlds refutes that claim.
+one client and without it, or the update of a client with one of its records and without. The claim is that
+of one Gaussian release. A fault counts as caught if the measured distance of the two worlds refutes that
+claim.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_app.privacy import ClientLevel, NoiseGrid, NoiseShares
+from fl_app.data import Samples
+from fl_app.defenses import Defense, with_records
+from fl_app.privacy import ClientLevel, NoiseGrid, NoiseShares, RecordLevel
 from fl_app.privacy.client_level import clip_and_share, clip_vector
 from fl_app.privacy.discrete_gaussian import Bits, Whole, sample_discrete_gaussian
 from fl_app.privacy.distinguishing import Distinguished, Release, Statistic, along, distinguish, energy
 from fl_app.privacy.gaussian_privacy import gaussian_epsilon
+from fl_app.training import Job, LocalData, run_epochs
 
 SIGMA = 2.0
 CLIP = 0.5
@@ -26,6 +30,10 @@ SIZE = 16
 DELTA = 1e-5
 CONFIDENCE = 0.999
 """Confidence of the bounds: a sound mechanism is hardly ever accused."""
+GRADIENT = torch.zeros(2, SIZE).index_fill(1, torch.tensor([0]), 1.0).flatten() * torch.tensor(
+    [1.0, -1.0]
+).repeat_interleave(SIZE)
+"""Direction in which the record under test moves the weights."""
 COHORT = 4
 WHOLE_COHORT = 2
 TRIALS = 4000
@@ -42,7 +50,7 @@ class Case:
     statistic: Statistic
     trials: int = TRIALS
     rounds: int = 1
-    """Rounds in which the client may take part."""
+    """Rounds in which the client may take part, or local steps of its record."""
     faulty: bool = True
 
     @property
@@ -156,6 +164,28 @@ def one_whole_sum(level: ClientLevel, grid: NoiseGrid, secret: Tensor, generator
     return release
 
 
+def one_update(level: RecordLevel, generator: torch.Generator) -> Release:
+    """Return the release of a client's local training with noise of records: of one record, or of none.
+
+    The model is linear and has no bias: an empty record has a gradient of 0, and the gradient of the other
+    one is far longer than the bound, always in the same direction.
+    """
+    model = nn.Sequential(nn.Flatten(), nn.Linear(SIZE, 2, bias=False))
+    nn.init.zeros_(model[1].weight)
+    rules = with_records(Defense(), level).rules
+    train = run_epochs(steps=level.steps, batch_size=2)
+
+    def release(present: bool) -> Tensor:
+        inputs = torch.zeros(2, SIZE)
+        inputs[0, 0] = 100.0 * present
+        data = LocalData(Samples(inputs, torch.zeros(2, dtype=torch.int64)), (), (), 0, 0)
+        # a step so small that no gradient changes its direction
+        update = train(model, data, Job(1, 1e-6, generator, rules)).update
+        return next(iter(update.values())).double().flatten() / 1e-6
+
+    return release
+
+
 def two_rounds(make: Callable[[torch.Generator], Release], seed: Callable[[], Iterator[int]]) -> Release:
     """Return the release of two rounds, with the client in the first one only."""
 
@@ -198,6 +228,8 @@ def cases(seed: int = 0) -> list[Case]:
         return float(release[0] - release[SIZE])
 
     along_first = along(first)
+    of_records = RecordLevel(rounds=1, steps=3, rate=1.0, delta=DELTA, noise_multiplier=SIGMA)
+    of_record = along(GRADIENT)
     return [
         Case("Gaussian", sound(generator), along_first, faulty=False),
         Case(
@@ -227,6 +259,21 @@ def cases(seed: int = 0) -> list[Case]:
             along(spread),
             FEWEST_TRIALS,
             faulty=False,
+        ),
+        Case("record, three local steps", one_update(of_records, generator), of_record, FEW_TRIALS, 3, False),
+        Case(
+            "record, noise halved",
+            one_update(replace(of_records, noise_multiplier=SIGMA / 2), generator),
+            of_record,
+            FEW_TRIALS,
+            3,
+        ),
+        Case(
+            "record, clipped at three times the bound",
+            one_update(replace(of_records, clip=3.0, noise_multiplier=SIGMA / 3), generator),
+            of_record,
+            FEW_TRIALS,
+            3,
         ),
         Case("noise halved", one_sum(privacy(HalfNoise), first, generator=generator), along_first),
         Case(

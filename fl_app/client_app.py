@@ -23,6 +23,7 @@ from fl_app.wire.messages import (
     SHARE,
     UNMASK,
     Identity,
+    Parcel,
     pack_identity,
     read_facts,
 )
@@ -31,6 +32,10 @@ _DATA_ROOT = "data-root"
 """In a node's config: the folder with samples of its own, all of which it trains on."""
 ALLOW_AUDIT = "allow-audit"
 """Key of a node-config: consent to audits where there is no policy's file."""
+_DEFAULTS = {
+    allowed: DEFAULT.model_copy(update={"audit": DEFAULT.audit.model_copy(update={"allowed": allowed})})
+    for allowed in (True, False)
+}
 _CODES: Codes = ((ConfigError, "config"), (DataUnavailable, "data"), *CODES)
 
 app = ClientApp()
@@ -121,7 +126,7 @@ def _secure(kind: str, message: Message, context: Context) -> Message:
     )
 
 
-def _client(message: Message, context: Context, records: RecordDict) -> Client:
+def _client(message: Message, parcel: Parcel, context: Context, records: RecordDict) -> Client:
     root = context.node_config.get(_DATA_ROOT)
     own = None if root is None else OwnData(str(root), read_facts(message))
     parts = client_parts(_overrides(context), trust_of(context.node_config), own)
@@ -144,8 +149,7 @@ def _policy(context: Context) -> Policy:
     named = named_policy(context)
     if named is not None:
         return named
-    allowed = switch(context.node_config, ALLOW_AUDIT, "FL_APP_ALLOW_AUDIT")
-    return DEFAULT.model_copy(update={"audit": DEFAULT.audit.model_copy(update={"allowed": allowed})})
+    return _DEFAULTS[switch(context.node_config, ALLOW_AUDIT, "FL_APP_ALLOW_AUDIT")]
 
 
 def _overrides(context: Context) -> str:

@@ -6,12 +6,15 @@ a resumed run draw the same numbers.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 SERVER = -1
 """The `client` of draws that belong to the server."""
@@ -33,11 +36,16 @@ def generator_for(seed: int, round: int, client: int, purpose: str) -> torch.Gen
 
 def unpredictable_state() -> torch.Tensor:
     """Return a state for torch's CPU generator from the operating system: a seed would be 32 bits of it."""
-    state = torch.Generator(device="cpu").get_state()
-    drawn = torch.frombuffer(bytearray(os.urandom(4 * _TWISTER_WORDS)), dtype=torch.int32)
-    words = (drawn.to(torch.int64) & 0xFFFFFFFF).view(torch.uint8)
-    state[_TWISTER_START : _TWISTER_START + len(words)] = words
-    return state
+    state = _twister().copy()
+    state[_TWISTER_START : _TWISTER_START + 8 * _TWISTER_WORDS].view("<u8")[:] = np.frombuffer(
+        os.urandom(4 * _TWISTER_WORDS), "<u4"
+    )
+    return torch.from_numpy(state)
+
+
+@functools.cache
+def _twister() -> NDArray[np.uint8]:
+    return torch.Generator(device="cpu").get_state().numpy()
 
 
 @contextmanager

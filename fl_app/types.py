@@ -70,6 +70,16 @@ class Trace:
     """Advice to the attacker, noted in its results."""
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Images that an attacker has and no client, with their labels."""
+
+    images: Tensor
+    """Pixels (N, C, H, W) in [0, 1]."""
+    labels: Tensor
+    """(N,)"""
+
+
 @dataclass(frozen=True)
 class Observation:
     """Knowledge of an honest-but-curious server about one client's round.
@@ -114,6 +124,10 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+    known: Known | None = None
+    """Images of the attacker's own: for priors, and for rehearsals of the attack."""
+    defend: Callable[[Update], Update] | None = None
+    """The client's defense as public code, with a fresh memory; None: not known, or none that works alone."""
 
     @classmethod
     def from_gradient(

@@ -106,6 +106,25 @@ def test_snippets_of_the_library_run_as_an_app_in_an_empty_folder(repository, tm
     assert ran.returncode == 0
 
 
+def test_the_app_with_a_mod_trains_and_its_packed_form_too(repository):
+    app, packed = code_blocks((repository / "docs" / "mods.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(app + packed, "mods.md", "exec"), names)
+    grid = InlineGrid(names["client"], 4)
+    names["server"](grid, Context(1, 0, {}, RecordDict(), {}))
+    assert len(grid.memories()) == 4
+    sent = grid.context(next(iter(grid.get_node_ids()))).state
+    assert any(name.startswith("fl_app.mods/") for name in sent)
+    assert names["strategy"].strategy.min_available_nodes == 4
+
+
+def test_the_snippet_of_secure_means_runs(repository):
+    blocks = code_blocks((repository / "docs" / "secure-aggregation.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(next(block for block in blocks if "secure_mod" in block), "secure.md", "exec"), names)
+    assert names["strategy"].summed.max_weight == 500
+
+
 def test_verdicts_in_the_readme_are_those_of_the_results(repository):
     results = (repository / "docs" / "results.md").read_text(encoding="utf-8")
     counted = {}

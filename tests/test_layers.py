@@ -7,12 +7,15 @@ import pytest
 
 LAYERS = [
     {"cli", "deploy", "__main__"},
+    {"audit"},
     {"api"},
     {"experiments"},
     {"client_app", "server_app"},
     {"running"},
     {"config"},
     {"strategies"},
+    {"enforcement"},
+    {"mods"},
     {"client"},
     {"policy"},
     {"secagg"},

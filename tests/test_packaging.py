@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 
-def test_the_bundle_patterns_name_the_three_folders(repository):
-    app = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert app["fab-include"] == ["fl_app/**", "attacks/**", "conf/**"]
+def test_the_project_rewrites_no_configuration_of_flower(repository):
     assert "federations" not in tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["flwr"]
 
 
@@ -35,7 +33,7 @@ def committed(repository: Path, target: Path) -> Path:
     return target
 
 
-def test_the_flower_bundle_holds_the_three_folders_and_nothing_else(repository, tmp_path):
+def test_the_flower_bundle_holds_what_its_apps_need_and_nothing_else(repository, tmp_path):
     app = committed(repository, tmp_path / "fl-app")
     environment = os.environ | {"FLWR_HOME": str(tmp_path / "flwr")}
     flwr = Path(sys.executable).parent / "flwr"
@@ -45,9 +43,22 @@ def test_the_flower_bundle_holds_the_three_folders_and_nothing_else(repository, 
     (bundle,) = tmp_path.glob("*.fab")
     names = zipfile.ZipFile(bundle).namelist()
     roots = {name.split("/")[0] for name in names}
-    assert roots - {".info"} == {"fl_app", "attacks", "conf", "pyproject.toml"}
+    assert roots - {".info"} == {"fl_app", "attacks", "conf", "pyproject.toml", "README.md", "LICENSE"}
+    assert not [name for name in names if name.startswith(("fl_app/experiments/", "fl_app/cli/"))]
+    assert [name for name in names if name.startswith("conf/experiment/")] == ["conf/experiment/quick.yaml"]
     assert {"conf/config.yaml", "fl_app/client_app.py", "attacks/score.py"} <= set(names)
     assert {"conf/data/text.yaml", "fl_app/text/english.json"} <= set(names)
+    zipfile.ZipFile(bundle).extractall(tmp_path / "unpacked")
+    load = "import fl_app.server_app, fl_app.client_app; print(fl_app.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path[:0] = ['.']; {load}"],
+        cwd=tmp_path / "unpacked",
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=300,
+    )
+    assert "/unpacked/" in found.stdout
 
 
 def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_path):

@@ -90,7 +90,9 @@ class DeepLeakage(ImageAttack):
             remembered=2 * HISTORY * sum(math.prod(shape) for shape in shapes.values()),
         )
 
-    def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def read(
+        self, obs: Observation, problem: Problem, variables: Variables, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the pixels, and the likeliest labels where they were searched for."""
         if "logits" in variables:
             labels = variables["logits"].argmax(dim=-1)

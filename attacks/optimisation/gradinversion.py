@@ -99,7 +99,9 @@ class GradInversion(ImageAttack):
         """Return a note on the source of the statistics."""
         return [known_statistics(obs)[1] if self.statistics > 0 else "statistics prior off: its weight is 0"]
 
-    def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def read(
+        self, obs: Observation, problem: Problem, variables: Variables, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the pixels, with the labels that the search started from."""
         return to_pixels(variables["images"]), labels
 

@@ -69,7 +69,9 @@ class ImageAttack(ABC):
         """Return the search for ``observations``, of which ``problem`` is the first."""
 
     @abstractmethod
-    def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def read(
+        self, obs: Observation, problem: Problem, variables: Variables, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return pixels and labels of one solution, given the labels that it started from."""
 
     def problem(self, obs: Observation) -> Problem:
@@ -119,7 +121,7 @@ class ImageAttack(ABC):
             if recipe.masked and not problem.sent.all():
                 notes = [*notes, _what_is_matched(obs, problem)]
             notes = [*problem.notes, *_doubts(obs, problem), *notes, *self.remarks(obs), *solution.notes]
-            result = self._reconstruction(problem, solution, labels, notes)
+            result = self._reconstruction(obs, problem, solution, labels, notes)
             # the search may be more precise than the model
             result = replace(result, images=result.images.to(next(obs.model.parameters()).dtype))
             if self.adaptive:
@@ -133,24 +135,24 @@ class ImageAttack(ABC):
         return informed(obs, self.problem) if self.adaptive else (obs, self.problem(obs))
 
     def _reconstruction(
-        self, problem: Problem, solution: Solution, labels: Tensor, notes: list[str]
+        self, obs: Observation, problem: Problem, solution: Solution, labels: Tensor, notes: list[str]
     ) -> Reconstruction:
         objective = float(solution.objective[solution.best])
         if not math.isfinite(objective):
             notes.append("no guess had a finite objective: the images are noise")
         best = {name: value[solution.best] for name, value in solution.variables.items()}
-        pixels, labels = self.read(problem, best, labels)
+        pixels, labels = self.read(obs, problem, best, labels)
         return Reconstruction(
             images=pixels.clamp(0, 1),
             labels=labels,
             objective=objective if math.isfinite(objective) else None,
             notes=tuple(notes),
-            trace=tuple(self._snapshot(problem, stop, labels) for stop in solution.trail),
+            trace=tuple(self._snapshot(obs, problem, stop, labels) for stop in solution.trail),
             iterations=solution.solved_after,
         )
 
-    def _snapshot(self, problem: Problem, stop: Stop, labels: Tensor) -> Snapshot:
-        pixels, _ = self.read(problem, stop.variables, labels)
+    def _snapshot(self, obs: Observation, problem: Problem, stop: Stop, labels: Tensor) -> Snapshot:
+        pixels, _ = self.read(obs, problem, stop.variables, labels)
         return Snapshot(stop.step, stop.objective, stop.distance, stop.layers, pixels.clamp(0, 1))
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.image_attack import ImageAttack, check_step_size, check_weight
-from attacks.optimisation.image_space import draw_images, into_box, to_pixels
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import cosine_distance
-from attacks.optimisation.optimisers import Adam, Variables
-from attacks.optimisation.priors import colour_variation
+from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
+from attacks.optimisation.rehearsal import Attack, best_candidate, set_apart
+from attacks.optimisation.spaces import CodeSpace, PixelSpace, Space
+from attacks.priors import law_of
 from fl_app.types import Observation
 
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Multiples of the weight of the law of photographs that are rehearsed."""
+PRIORS = ("auto", "variation", "photographs")
 SPREAD = 0.1
 """Deviation of the first guess: near mid-grey the objective ends lower than from the paper's N(0, 1)."""
 
@@ -39,38 +42,90 @@ class InvertingGradients(ImageAttack):
     steps: int = 1200
     tv: float = 0.06
     lr: float = 0.1
+    prior: str = "auto"
+    """Prior on images: "variation", "photographs" (a law of the attacker's own images), or "auto":
+    that law if the attacker has images."""
+    weight: float = 0.01
+    """Weight of the law of photographs."""
+    rehearsals: int = 4
+    """Updates of the attacker's own images on which it chooses its prior if that is "auto"; 0: none."""
 
     who: ClassVar[str] = "inverting_gradients"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.prior not in PRIORS:
+            raise ValueError(f"{self.who}: prior must be one of {PRIORS}, got {self.prior!r}")
         check_weight(self.who, "tv", self.tv)
+        check_weight(self.who, "weight", self.weight)
+        if self.rehearsals < 0:
+            raise ValueError(f"{self.who}: rehearsals must be 0 or more, got {self.rehearsals}")
         check_step_size(self.who, self.lr)
 
-    def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
-        """Return signed Adam on the cosine distance and the variation, inside the box."""
+    def space(self, obs: Observation) -> Space:
+        """Return the space that is searched."""
+        if self.prior == "variation" or (self.prior == "auto" and obs.known is None):
+            return PixelSpace(self.tv, SPREAD)
+        if obs.known is None:
+            raise ValueError(f"{self.who}: prior=photographs needs images of the attacker's own, got none")
+        learnt_from, _ = set_apart(obs.known, self.rehearsals * (obs.batch_size or 1))
+        return CodeSpace(law_of(learnt_from.images), self.weight, SPREAD)
 
-        def draw(generator: torch.Generator) -> Variables:
-            return {"images": draw_images(problem, generator, SPREAD)}
+    def many(
+        self, observations: Sequence[Observation], *, on_step: StepListener | None = None
+    ) -> list[Reconstruction]:
+        """Attack several updates to one model, with the prior that did best in rehearsal."""
+        first = observations[0] if observations else None
+        if first is None or first.known is None or self.prior != "auto" or self.rehearsals == 0:
+            return super().many(observations, on_step=on_step)
+        options = self._options()
+
+        def attack_of(number: int, steps: int) -> Attack:
+            return replace(options[number], steps=steps, restarts=1, trace=0, time_budget=None).many
+
+        choice = best_candidate(
+            first, attack_of, len(options), steps=self.steps, updates=self.rehearsals, who=self.who
+        )
+        chosen = options[choice.number]
+        told = f"tv={chosen.tv:g}" if chosen.prior == "variation" else f"weight={chosen.weight:g}"
+        note = (
+            f"rehearsed on {self.rehearsals} updates of the attacker's own images: prior={chosen.prior} "
+            f"{told} (SSIM {choice.score:.2f} there)"
+        )
+        return [
+            replace(result, notes=(*result.notes, note))
+            for result in super(InvertingGradients, chosen).many(observations, on_step=on_step)
+        ]
+
+    def _options(self) -> list[InvertingGradients]:
+        """Return the settings that are rehearsed."""
+        return [replace(self, prior="variation", tv=factor * self.tv) for factor in (0.25, 1.0, 4.0)] + [
+            replace(self, prior="photographs", weight=factor * self.weight) for factor in FACTORS
+        ]
+
+    def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
+        """Return Adam on the cosine distance and the prior."""
+        space = self.space(observations[0])
 
         def decode(variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
-            return problem.to_inputs(to_pixels(variables["images"])), labels
+            return problem.to_inputs(space.pixels(variables)), labels
 
-        weight = self.tv * math.sqrt(problem.batch_size)
         return Recipe(
-            draw=draw,
+            draw=partial(space.draw, problem),
             decode=decode,
             matching=cosine_distance,
-            priors=((weight, lambda variables: colour_variation(variables["images"])),),
-            optimiser=partial(Adam, signed=True),
+            priors=((1.0, space.penalty),),
+            optimiser=space.optimiser(),
             schedule=lambda progress: self.lr * (1 - progress),
             steps=self.steps,
-            project=into_box,
+            project=space.project,
         )
 
-    def read(self, problem: Problem, variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def read(
+        self, obs: Observation, problem: Problem, variables: Variables, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the pixels, with the labels that the search started from."""
-        return to_pixels(variables["images"]), labels
+        return self.space(obs).pixels(variables), labels
 
 
 inverting_gradients = InvertingGradients

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl_app.adversary.passive import PassiveServer
 from fl_app.console.words import foreign
 from fl_app.models import ModelSpec
-from fl_app.training import parameters
+from fl_app.training import parameters, state_buffers
 from fl_app.types import Manipulated, Update
 from fl_app.wire import decode_masks, encode
 from fl_app.wire.messages import (
@@ -113,10 +113,11 @@ class ActiveServer(PassiveServer):
             weights, buffers = self._model()
             with torch.no_grad():
                 for name, tensor in self._template.state_dict().items():
-                    tensor.copy_(weights[name] if name in weights else buffers[name])
+                    if name in weights or name in buffers:  # not frozen, and no second name of another
+                        tensor.copy_(weights[name] if name in weights else buffers[name])
             model, extensions = self._manipulate(self._template)
             own = {name: p.detach() for name, p in parameters(model).items()}
-            beside = dict(model.named_buffers())
+            beside = state_buffers(model)
             self._bait = _Bait(
                 round=server_round,
                 spec=self._spec.manipulated(server_round, extensions),

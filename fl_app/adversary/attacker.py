@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_app.types import Manipulated
+from fl_app.types import Known, Manipulated, Update
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,9 @@ class Attacker:
     """All settings of the attack, as a result states them."""
     mark: str = ""
     """Ending of the names of its pictures, where others of the same attack lie beside them."""
+    known: Known | None = None
+    """Images that the attacker has and no client."""
+    defend: Callable[[Update], Update] | None = None
+    """The defense as an attacker can run it; None: it does not work on an update alone."""
     manipulate: Callable[[nn.Module], Manipulated] | None = None
     """Manipulation of the model before a client gets it; None: the attacker only watches."""

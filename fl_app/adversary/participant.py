@@ -64,6 +64,10 @@ class Participant(PassiveServer):
         self._own: _Own | None = None
         self._truths: dict[int, Truth] = {}
 
+    def concerns(self, message: Message) -> bool:
+        """Say that every exchange concerns it: it follows the model from round to round."""
+        return True
+
     def on_send(self, message: Message) -> Message:
         """Follow the model in the participant's orders; ask the others for the truth in attacked rounds."""
         if message.metadata.message_type != TRAIN:

@@ -34,6 +34,7 @@ from fl_app.wire.messages import (
     add_audit_order,
     drop_audit,
     read_order,
+    round_of,
     take_audit,
     unpack_identity,
     unpack_order,
@@ -133,6 +134,13 @@ class PassiveServer:
         self.sightings: list[Sighting] = []
         self.notes: list[str] = []
 
+    def concerns(self, message: Message) -> bool:
+        """Say whether an exchange concerns the attack: no other is copied or read."""
+        if message.metadata.message_type != TRAIN:
+            return message.metadata.message_type in (IDENTIFY, LOCATE)
+        number = round_of(message)
+        return number is None or self._is_attacked(number)
+
     def on_send(self, message: Message) -> Message:
         """Ask an attacked client for the truth, if it allows audits."""
         if message.metadata.message_type in (LOCATE, TRAIN):
@@ -189,14 +197,15 @@ class PassiveServer:
         return self.in_attacked_round(order) and _chosen(order.client, self._clients)
 
     def in_attacked_round(self, order: Order) -> bool:
-        """Say whether any client is attacked in the round of an order.
+        """Say whether any client is attacked in the round of an order."""
+        return self._is_attacked(order.round)
 
-        A chosen round without an update to attack is replaced by the next one.
-        """
+    def _is_attacked(self, number: int) -> bool:
+        """Say whether a round is attacked; a chosen one without an update is replaced by the next one."""
         if isinstance(self._rounds, str) or (self._masked and not any(self._allowed.values())):
-            return _chosen(order.round, self._rounds)
-        planned = sum(number <= order.round for number in self._rounds)
-        return planned > sum(number < order.round for number in self.reached())
+            return _chosen(number, self._rounds)
+        planned = sum(chosen <= number for chosen in self._rounds)
+        return planned > sum(reached < number for reached in self.reached())
 
     def reached(self) -> set[int]:
         """Return the rounds in which the attack saw an update; under masks, a sum."""
@@ -364,5 +373,6 @@ def _with(template: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     model = copy.deepcopy(template)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(tensors[name])
+            if name in tensors:  # not frozen, and no second name of another
+                tensor.copy_(tensors[name])
     return model

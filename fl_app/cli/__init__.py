@@ -11,7 +11,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from fl_app.cli.subcommands import run_command
 
-__all__ = ["attack", "main", "report", "simulate"]
+__all__ = ["attack", "audit_app", "main", "report", "simulate"]
 
 
 def main() -> None:
@@ -32,3 +32,8 @@ def report() -> None:
 def attack() -> None:
     """Run ``fl-app-attack RUN attack=…``: attack a finished run again, without training."""
     run_command("fl-app-attack", "fl_app.cli.new_attack")
+
+
+def audit_app() -> None:
+    """Run ``fl-app-audit --app FOLDER``: the leak and the claims of any Flower app."""
+    run_command("fl-app-audit", "fl_app.cli.audit")

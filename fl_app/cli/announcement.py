@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fl_app.console.streams import say
 from fl_app.console.words import printable
 from fl_app.report import summary_lines
 
@@ -11,4 +12,4 @@ from fl_app.report import summary_lines
 def announce(folder: Path) -> None:
     """Print the summary of the run in ``folder`` and the address of its report."""
     lines = [*summary_lines(folder), f"report: {folder.resolve() / 'report.html'}"]
-    print("\n".join(map(printable, lines)), flush=True)
+    say("\n".join(map(printable, lines)))

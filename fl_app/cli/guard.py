@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import select
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from fl_app.console.stated_failure import StatedFailure
+from fl_app.console.streams import drop_output, prepare_streams
 from fl_app.console.words import printable
+from fl_app.storage.shortage import shortage
 
 FAILED, MISTAKE, INTERRUPTED, READER_GONE = 1, 2, 130, 141
 """Exit codes; the last two are those of a process that SIGINT or SIGPIPE ended."""
@@ -32,26 +34,49 @@ def guarded(
     *,
     interrupted: str = "what there was by then is in the run's folder",
 ) -> None:
-    """Run ``command``; print one line for an error that the user can mend, or when it is ``interrupted``."""
+    """Run ``command``; print one line for every error that is not a defect, or when it is ``interrupted``."""
+    prepare_streams()
+    logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback
     try:
         try:
             command()
         finally:
             sys.stdout.flush()  # here, not at exit: a closed pipe shows only now
     except KeyboardInterrupt as interruption:
-        print(printable(f"{name}: interrupted; {str(interruption) or interrupted}"), file=sys.stderr)
+        _say(f"{name}: interrupted; {str(interruption) or interrupted}")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         if not _reader_is_gone():
             raise
-        # the interpreter flushes once more at exit, and would complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        drop_output()
         sys.exit(READER_GONE)
-    except (*_MENDABLE, StatedFailure) as error:
+    except Exception as error:
+        ran_out = shortage(error)
+        stated = isinstance(error, (*_MENDABLE, OSError, StatedFailure))
+        if ran_out is None and not stated:
+            raise
         logging.getLogger(__name__).debug("failed", exc_info=True)
+        first = str(error).partition("\n")[0] if ran_out else str(error)  # torch goes on with its own stack
         # it may quote a folder that a stranger made
-        print(printable(f"{name}: {error}", lines=True), file=sys.stderr)
-        sys.exit(FAILED if isinstance(error, StatedFailure) else MISTAKE)
+        _say(printable(": ".join(word for word in (name, ran_out, first) if word), lines=True))
+        sys.exit(MISTAKE if isinstance(error, _MENDABLE) and ran_out is None else FAILED)
+
+
+def _say(line: str) -> None:
+    """Print to standard error, which may be full or gone itself."""
+    if _output_is_full():
+        drop_output()
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _output_is_full() -> bool:
+    """Say whether what was printed cannot be written: it would fail once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _reader_is_gone() -> bool:

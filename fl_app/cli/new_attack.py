@@ -18,10 +18,11 @@ from fl_app.config.compose import SEARCH_PATH, join_overrides, key_of
 from fl_app.report import write_report
 from fl_app.results import Attack, hash_settings
 from fl_app.running.attack import attack_sightings
+from fl_app.running.ownership import claim
 from fl_app.running.result import Results
 from fl_app.storage.plain_folder import refuse_links
 
-_KEYS = ("attack", "device", "threads", "dtype", "model")
+_KEYS = ("attack", "device", "threads", "dtype", "model", "data", "public")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -51,26 +52,18 @@ def attack_again(folder: Path, overrides: list[str]) -> Path:
             f"expected overrides of {', '.join(_KEYS)}"
         )
     refuse_links(folder)
+    with claim(folder):  # the result is read now and written at the end
+        return _attack(folder, overrides)
+
+
+def _attack(folder: Path, overrides: list[str]) -> Path:
     sightings, spec, public = load_sightings(folder)
-    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary)
+    attacker, model = attack_parts(join_overrides(overrides), spec, public.vocabulary, public.input_shape)
     results = Results.reopen(folder)
-    before, results.run.attacks = results.run.attacks, []
-    attacker = replace(attacker, mark=_mark(attacker, before))
-    try:
-        attack_sightings(sightings, attacker, model, public, results)
-    finally:
-        new = results.run.attacks
-        replaced = {_same(entry) for entry in new}
-        results.run.attacks = [*(entry for entry in before if _same(entry) not in replaced), *new]
-        results.save()
-        report = write_report(folder)
-    return report
-
-
-def _same(entry: Attack) -> tuple[object, ...]:
-    """Return the values in which a new entry agrees with the one whose place it takes."""
-    settings = entry.settings_hash
-    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from, settings
+    attacker = replace(attacker, mark=_mark(attacker, results.run.attacks))
+    attack_sightings(sightings, attacker, model, public, results)
+    results.save()
+    return write_report(folder)
 
 
 def _mark(attacker: Attacker, before: list[Attack]) -> str:

@@ -6,7 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from fl_app.policy import DEFAULT, in_words, load_policy, read_journal
+from fl_app.enforcement.enforcer import mods_of
+from fl_app.policy import DEFAULT, Refusal, in_words, load_policy, read_journal
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -27,7 +28,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _check(file: Path | None) -> None:
-    for sentence in in_words(DEFAULT if file is None else load_policy(file)):
+    policy = DEFAULT if file is None else load_policy(file)
+    try:
+        mods_of(policy)
+    except Refusal as error:
+        raise ValueError(f"{file}: {error.detail}") from error
+    for sentence in in_words(policy):
         print(f"- {sentence}")
 
 

@@ -21,16 +21,17 @@ from fl_app.config.compose import (
     CONFIG_NAME,
     SEARCH_PATH,
     ConfigError,
-    compose,
-    join_overrides,
     key_of,
     study_of,
     with_plus,
 )
 from fl_app.console.logs import show_logs
+from fl_app.storage.plain_folder import remove_if_empty
 
 _OWN = ("scale", "parts", "jobs")
 """Arguments that are no settings of a run: which cells, and how many at a time."""
+RUNS = "runs"
+"""The folder that Hydra plans if the user names none: the run makes one of its own below it."""
 _MULTIRUN = "hydra.mode=MULTIRUN"
 
 
@@ -84,7 +85,6 @@ def _run_hydra(arguments: list[str], overrides: list[str], searched: list[str], 
     # Hydra would turn an error into its own message and hide an interruption
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     OmegaConf.register_new_resolver("sweep_name", lambda experiment, else_: experiment or else_, replace=True)
-    OmegaConf.register_new_resolver("true_name", lambda: _true_name([*searched, *overrides]), replace=True)
     # run only after Hydra has returned: it would print an error of its own above ours
     planned: list[tuple[list[str], Path]] = []
     swept = verbose = False
@@ -117,18 +117,12 @@ def _run(overrides: list[str], planned: Path, *, verbose: bool) -> None:
     from fl_app.experiments.job import run_job
 
     show_logs(verbose)  # only now: Flower sets its own level when it is imported
+    unnamed = planned.resolve() == Path(RUNS).resolve()
     try:
-        folder = run_job(overrides, folder=planned)
+        folder = run_job(overrides, folder=None if unnamed else planned)
     finally:
-        if not any(planned.iterdir()):
-            planned.rmdir()  # Hydra made it, and the run went elsewhere or was refused
+        remove_if_empty(planned)  # Hydra made it, and the run went elsewhere or was refused
     announce(folder)
-
-
-def _true_name(overrides: list[str]) -> str:
-    """Return the name of the defense that runs, whichever choice it was written over."""
-    settings = [o for o in overrides if o.startswith(SEARCH_PATH) or not key_of(o).startswith("hydra")]
-    return str(compose(join_overrides(settings)).choices.defense)
 
 
 def _read(arguments: list[str]) -> Namespace:

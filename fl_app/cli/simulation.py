@@ -7,14 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
 from fl_app import server_app
 from fl_app.cli.announcement import announce
 from fl_app.cli.own_code import OPTION, add_option, import_from_here, search_in
 from fl_app.config.compose import split_overrides
 from fl_app.config.run_keys import overrides_of
-from fl_app.console.logs import show_logs
+from fl_app.console.logs import show_logs, show_rounds
 from fl_app.experiments.job import run_job
 from fl_app.flower import ENGINES, fuse, read_app, run_app
+from fl_app.flower.watched import WatchedGrid
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,14 +43,28 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError("--num-supernodes: this app does not say how many clients it wants; give a number")
     else:
         engine = {"name": args.backend or "inline"} | backend
+        show_rounds()
         run_app(
-            server,
+            _watched(server),
             client,
             args.num_supernodes,
             run_config=run_config,
             engine=engine,
             verbose=args.verbose,
         )
+
+
+def _watched(server: ServerApp) -> ServerApp:
+    """Return an app that fails at the end if every client failed in every round."""
+    watched = ServerApp()
+
+    @watched.main()
+    def main(grid: Grid, context: Context) -> None:
+        seen = WatchedGrid(grid)
+        server(seen, context)
+        seen.check()
+
+    return watched
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from fl_app.cli.run import jobs_of
 from fl_app.cli.sweep import end_with_failures
 from fl_app.config.compose import SEARCH_PATH, ConfigError
 from fl_app.console.logs import show_logs
+from fl_app.console.streams import say
 from fl_app.experiments.studies import DEFAULT_SCALE, StudyOrder, run_study, table_for_terminal
 
 _TAKEN = ("hydra.sweep.dir", "hydra.verbose", "hydra.mode", SEARCH_PATH)
@@ -44,7 +45,7 @@ def run_one(
         jobs=jobs_of(own),
     )
     try:
-        end = run_study(order, lambda line: print(line, flush=True))
+        end = run_study(order, say)
     except KeyboardInterrupt:
         print("fl-app: interrupted; the same command goes on with what is not finished", file=sys.stderr)
         sys.exit(INTERRUPTED)

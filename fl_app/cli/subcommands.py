@@ -21,8 +21,10 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "report": Subcommand("fl_app.cli.reports", "rebuild reports of runs and compare them (fl-app-report)"),
     "attack": Subcommand("fl_app.cli.new_attack", "attack a finished run again (fl-app-attack)"),
+    "audit": Subcommand("fl_app.cli.audit", "audit any Flower app (fl-app-audit)"),
     "choose": Subcommand("fl_app.cli.choose", "try defenses on your data and model, recommend one"),
     "ats-search": Subcommand("fl_app.cli.ats_search", "search policies for ATS (fl-app-ats-search)"),
+    "simulate": Subcommand("fl_app.cli.simulation", "run any Flower app as a simulation (flower-simulation)"),
     "weights": Subcommand("attacks.metrics.lpips_weights", "get the weights of LPIPS"),
     "policy": Subcommand("fl_app.cli.policy", "check a node's policy, read its log"),
 }

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fl_app.cli.guard import INTERRUPTED
 from fl_app.config.compose import ConfigError
+from fl_app.console.streams import say
 from fl_app.experiments.sweep import Cell, run_sweep
 from fl_app.report import compare_runs, comparison_rows, comparison_table
 
@@ -41,7 +42,7 @@ def run_cells(planned: Sequence[tuple[list[str], Path]], *, named: bool, jobs: i
     place = shlex.quote(f"hydra.sweep.dir={os.path.relpath(folder)}")
     again = "the same command" if named else f"the same command with {place}"
     try:
-        end = run_sweep(cells, lambda line: print(line, flush=True), jobs=jobs)
+        end = run_sweep(cells, say, jobs=jobs)
     except KeyboardInterrupt:
         print(f"fl-app: interrupted; {again} goes on with what is not finished", file=sys.stderr)
         sys.exit(INTERRUPTED)

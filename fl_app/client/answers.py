@@ -13,6 +13,7 @@ from fl_app.client.secure import SecureMember, SecureSettings
 from fl_app.flower.copies import copy_records
 from fl_app.wire.messages import (
     EXAMPLES,
+    Parcel,
     pack_metrics,
     pack_reply,
     pack_secure,
@@ -21,14 +22,14 @@ from fl_app.wire.messages import (
     unpack_secure,
 )
 
-MakeClient = Callable[[Message, Context, RecordDict], Client]
-"""``make(message, context, records)``: returns the client for an order; ``records`` is its memory."""
+MakeClient = Callable[[Message, Parcel, Context, RecordDict], Client]
+"""``make(message, parcel, context, records)``: returns the client for an order; ``records`` is its memory."""
 
 
 def answer_locate(message: Message, context: Context, make: MakeClient) -> Message:
     """Name the largest entries of this round's update."""
     parcel, memory = unpack_order(message), memory_of(context)
-    client = make(message, context, context.state)
+    client = make(message, parcel, context, context.state)
     if memory is not None:
         memory.recall(context.state, parcel, locating=True)
     # not stored: a restarted client computes the same gradient again
@@ -42,7 +43,7 @@ def answer_train(message: Message, context: Context, make: MakeClient) -> Messag
     parcel, memory = unpack_order(message), memory_of(context)
     # Flower keeps a context also if the app raised: what cannot be written down must not be in it
     trial = context.state if memory is None else copy_records(context.state)
-    client = make(message, context, trial)
+    client = make(message, parcel, context, trial)
     since = {} if memory is None else memory.recall(trial, parcel, newest=client.guard is not None)
     reply, evidence = client.answer(parcel, trial)
     if memory is not None and not reply.answer.need_model:
@@ -54,7 +55,8 @@ def answer_train(message: Message, context: Context, make: MakeClient) -> Messag
 
 def answer_evaluate(message: Message, context: Context, make: MakeClient) -> Message:
     """Evaluate the model in an order."""
-    samples, metrics = make(message, context, context.state).evaluate(unpack_order(message))
+    parcel = unpack_order(message)
+    samples, metrics = make(message, parcel, context, context.state).evaluate(parcel)
     return Message(pack_metrics({EXAMPLES: float(samples)} | metrics), reply_to=message)
 
 

@@ -21,7 +21,17 @@ from fl_app.policy import Refusal, RunPlan
 from fl_app.privacy import ClientNoise, Release
 from fl_app.seeding import generator_for, seed_for, seeded
 from fl_app.sketches.selection import largest, location_counts
-from fl_app.training import Job, LocalData, Rules, Trained, Trainer, batch_norm, evaluate_own, parameters
+from fl_app.training import (
+    Job,
+    LocalData,
+    Rules,
+    Trained,
+    Trainer,
+    batch_norm,
+    evaluate_own,
+    parameters,
+    state_buffers,
+)
 from fl_app.transforms import State, corrected, norm, residual_norm
 from fl_app.types import RoundContext, Truth, Update
 from fl_app.wire import apply_change, decode, decode_masks, encode
@@ -136,8 +146,8 @@ class Client:
         start = self._start(parcel, state)
         if start is None:
             return Reply(Answer(order.round, self.client, need_model=True)), None
-        digest = self._digest(parcel, start)
-        again = self._again_guarded(order, state, digest)
+        digest = self._digest(parcel, {})
+        again = self._again_guarded(order, state, digest, start.weights)
         if again is not None:
             return again, None
         kept = start.state.work
@@ -216,12 +226,18 @@ class Client:
         if self.guard is not None and query.share > share:
             raise Refusal("locate", f"client {self.client}: share must be at most {share}, got {query.share}")
 
-    def _digest(self, parcel: Parcel, start: Start) -> str:
-        return parcel.digest if self.guard is None else self.guard.digest(parcel, start.weights)
+    def _digest(self, parcel: Parcel, weights: Update) -> str:
+        """Return the digest of an order; ``weights`` are those that the client does not keep."""
+        return parcel.digest if self.guard is None else self.guard.digest(parcel, weights)
 
-    def _again_guarded(self, order: Order, state: ClientState, digest: str) -> Reply | None:
+    def _again_guarded(self, order: Order, state: ClientState, digest: str, weights: Update) -> Reply | None:
         """Return the stored answer to the same order; refuse a different order for an answered round."""
-        if self.guard is None or not self.guard.is_repeated(order.round, digest):
+
+        def same_model() -> bool:
+            kept = state.weights
+            return all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
+
+        if self.guard is None or not self.guard.is_repeated(order.round, digest, same_model):
             return None
         if state.sent is None or state.sent_order != digest:
             raise Refusal("order", f"client {self.client}: its answer to round {order.round} is gone")
@@ -413,7 +429,7 @@ class Client:
         """Put the weights and the buffers that the round starts from into its model."""
         model = start.model
         with torch.no_grad():
-            for name, tensor in (parameters(model) | dict(model.named_buffers())).items():
+            for name, tensor in (parameters(model) | state_buffers(model)).items():
                 tensor.copy_(start.weights[name] if name in start.weights else start.buffers[name])
 
     def _data(self) -> LocalData:
@@ -436,7 +452,7 @@ class Start:
 
 
 def _read_buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.named_buffers()}
+    return {name: tensor.detach().clone() for name, tensor in state_buffers(model).items()}
 
 
 def _initial(buffers: Update) -> Update:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -127,7 +127,10 @@ class Guard:
         return moved <= most
 
     def digest(self, parcel: Parcel, weights: Update) -> str:
-        """Return a digest of everything in an order that determines its answer."""
+        """Return a digest of everything in an order that determines its answer, and of ``weights``.
+
+        A client that keeps the answered model compares it itself: only a repeated order pays for that.
+        """
         order = parcel.order
         named = (order.round, order.model_hash, order.lr, parcel.plan, parcel.audit)
         # under masks, a new attempt needs a new answer
@@ -135,9 +138,9 @@ class Guard:
         blobs = hashlib.blake2b(parcel.locations + b"/" + parcel.buffers, digest_size=16).hexdigest()
         return hashlib.blake2b((text + blobs).encode(), digest_size=16).hexdigest()
 
-    def is_repeated(self, round: int, digest: str) -> bool:
+    def is_repeated(self, round: int, digest: str, same_model: Callable[[], bool]) -> bool:
         """Return whether the same order was answered before; refuse another one for an answered round."""
-        return self.account.is_repeated(self.policy, self.run, round, digest)
+        return self.account.is_repeated(self.policy, self.run, round, digest, same_model)
 
     def locate(self, round: int, digest: str, query: LocationQuery, size: int) -> None:
         """Log a query for positions before its answer leaves."""

@@ -26,7 +26,7 @@ from fl_app.defenses import Defense, protect
 from fl_app.models.described import describe_module
 from fl_app.policy import Noise, Policy, Refusal, RunPlan
 from fl_app.privacy import ClientLevel
-from fl_app.training import LocalData, Rules, parameters
+from fl_app.training import LocalData, Rules, parameters, state_buffers
 from fl_app.transforms import Transform
 from fl_app.wire import decode
 from fl_app.wire.messages import (
@@ -158,8 +158,13 @@ class _Maker:
             raise ValueError(
                 "app: privacy and secagg take a defense of vectors: fl_std, fl_top, fl_basic, fl_cs"
             )
-        if secretive and list(model.buffers()):
+        if secretive and state_buffers(model):
             raise ValueError("app: a model with buffers sends more than its vector: take GroupNorm layers")
+        if privacy is not None and privacy.records is not None:
+            raise ValueError(
+                "app: noise of records belongs into local steps, which are your function's affair: apply it "
+                "inside of train, or run it by fl_app.run"
+            )
         if secretive and evaluate is not None:
             raise ValueError("app: evaluate would tell numbers of the data beside privacy or secagg")
         first = next(iter(parameters(model).values()))
@@ -183,9 +188,9 @@ class _Maker:
             located=Restored(),
         )
 
-    def client(self, message: Message, context: Context, records: RecordDict) -> Client:
+    def client(self, message: Message, parcel: Parcel, context: Context, records: RecordDict) -> Client:
         """Return the client for an order."""
-        parcel, policy = unpack_order(message), named_policy(context)
+        policy = named_policy(context)
         config, gradient = _config_of(parcel)
         samples = _Samples()
 
@@ -211,9 +216,9 @@ class _Maker:
         if parcel.order.model_hash != self._spec.hash:
             raise PermissionError("the model to evaluate is not this client's")
         weights = {name: p.detach() for name, p in parameters(model).items()}
-        buffers = {name: b.detach() for name, b in model.named_buffers()}
+        beside = {name: b.detach() for name, b in state_buffers(model).items()}
         with torch.no_grad():
-            for like, blob in ((weights, parcel.model), (buffers, parcel.buffers)):
+            for like, blob in ((weights, parcel.model), (beside, parcel.buffers)):
                 for name, tensor in decode(blob, like).items() if blob else ():
                     like[name].copy_(tensor)
         model.eval()

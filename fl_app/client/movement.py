@@ -21,13 +21,13 @@ def movement(before: Update, after: Update) -> float:
     its layer's weights for inputs of size 1. A server that extracts samples moves the biases of a layer
     together across those signals, and its first model may have biases of any size.
     """
-    names = list(before)
-    moves = _norms(torch._foreach_sub([after[name] for name in names], [before[name] for name in names]))
-    norms = dict(zip(names, _norms(list(before.values())), strict=True))
+    old = list(before.values())
+    moves = _norms([*torch._foreach_sub([after[name] for name in before], old), *old])
+    norms = dict(zip(before, moves[len(old) :], strict=True))
+    if not all(map(math.isfinite, moves)):
+        return math.inf  # nothing is known of moves beside a number whose square is too large
     largest = 0.0
-    for name, moved in zip(names, moves, strict=True):
-        if not math.isfinite(moved):
-            return math.inf
+    for name, moved in zip(before, moves, strict=False):
         if moved:
             size = _size(name, before, norms)
             largest = max(largest, moved / size if size else math.inf)

@@ -73,12 +73,16 @@ def call(
         raise TypeError(f"{what} must return (number of samples, metrics), got {type(said).__name__}")
     try:
         samples = operator.index(said[0])
-        metrics = {str(name): float(value) for name, value in said[1].items()}
+        metrics = {str(name): _number(value) for name, value in said[1].items()}
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must return (a whole number, numbers by name): {error}") from error
     if samples < 1:
         raise ValueError(f"{what} must return at least 1 sample, got {samples}")
     return samples, metrics
+
+
+def _number(value: float | Tensor) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def _update(weights: Update, before: Update, lr: float, *, gradient: bool) -> Update:

@@ -13,18 +13,15 @@ from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
 
 from fl_app.flower.held_tensor import hold, release
-from fl_app.transforms import State
+from fl_app.transforms import State, flatten_state, unflatten_state
 from fl_app.types import Truth, Update
 from fl_app.wire.messages import Reply, pack_reply, read_reply
 
 _SEPARATOR = "/"
 _HASH = 16
 """Characters of a model's hash in the names of its records."""
-_DEEPEST = 32
-"""Most branches above a leaf."""
 _META: Mapping[str, type] = {
     "version": int,
     "sent_round": int,
@@ -98,7 +95,7 @@ def load(records: RecordDict, model_hash: str, device: torch.device) -> ClientSt
     return ClientState(
         weights=tensors("weights"),
         buffers=tensors("buffers"),
-        transform=_unflatten(tensors("transform")),
+        transform=unflatten_state(tensors("transform")),
         sent=_load_reply(records, model_hash),
         locations=tensors("locations"),
         work=_load_work(records.get(_name(model_hash, "work")), tensors("work_tensors")),
@@ -111,7 +108,7 @@ def save(records: RecordDict, model_hash: str, state: ClientState) -> None:
     records[_name(model_hash, "meta")] = ConfigRecord({name: getattr(state, name) for name in _META})
     records[_name(model_hash, "weights")] = hold(state.weights)
     records[_name(model_hash, "buffers")] = hold(state.buffers)
-    records[_name(model_hash, "transform")] = hold(_flatten(state.transform))
+    records[_name(model_hash, "transform")] = hold(flatten_state(state.transform))
     records[_name(model_hash, "locations")] = hold(state.locations)
     for part in ("work", "work_tensors", *_reply_parts(records, model_hash)):
         records.pop(_name(model_hash, part), None)
@@ -179,13 +176,13 @@ def _split_work(work: Work) -> tuple[dict[str, Any], Update]:
         "truth": {**truth},
         "raw": {**(work.raw or {})},
     }
-    return numbers, _flatten(tensors)
+    return numbers, flatten_state(tensors)
 
 
 def _load_work(record: object, tensors: Update) -> Work | None:
     if not isinstance(record, ConfigRecord):
         return None
-    parts = cast(dict[str, Update], _unflatten(tensors))
+    parts = cast(dict[str, Update], unflatten_state(tensors))
     own = {name: value for name, value in record.items() if name.startswith(_MEASURED)}
     metrics = _checked(ConfigRecord(own), dict.fromkeys(own, float))
     numbers = ConfigRecord({name: value for name, value in record.items() if name not in own})
@@ -214,30 +211,3 @@ def _checked(record: ConfigRecord, expected: Mapping[str, type]) -> dict[str, An
 
 def _name(model_hash: str, part: str) -> str:
     return f"{model_hash[:_HASH]}{_SEPARATOR}{part}"
-
-
-def _flatten(state: State, prefix: str = "") -> Update:
-    flat: Update = {}
-    for name, node in state.items():
-        path = prefix + name
-        if isinstance(node, Tensor):
-            flat[path] = node
-        elif node:
-            flat.update(_flatten(node, path + _SEPARATOR))
-        else:  # an empty branch has no leaf that shows it
-            flat[path + _SEPARATOR] = torch.empty(0, device="cpu")
-    return flat
-
-
-def _unflatten(flat: Update) -> State:
-    state: State = {}
-    for path, tensor in flat.items():
-        *branches, leaf = path.split(_SEPARATOR)
-        node: State | Tensor = state
-        for branch in branches[:_DEEPEST]:
-            node = {} if isinstance(node, Tensor) else node.setdefault(branch, {})
-        if isinstance(node, Tensor) or len(branches) > _DEEPEST or leaf in node:
-            raise ValueError(f"client_state: {path[:80]!r} is no place in a state")
-        if leaf:
-            node[leaf] = tensor
-    return state

@@ -16,6 +16,7 @@ from fl_app.client.client import Client, Start, evidence, measured
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.privacy import ClientNoise, NoiseGrid, Release
+from fl_app.privacy.draws import OwnDraws
 from fl_app.secagg import Job, Terms
 from fl_app.seeding import generator_for
 from fl_app.sketches import Sketch, flatten, scatter
@@ -24,7 +25,7 @@ from fl_app.training import parameters
 from fl_app.training.constrained import confine
 from fl_app.types import Update
 from fl_app.wire import decode, decode_masks, encode
-from fl_app.wire.messages import VALUES, Answer, MessageError, Parcel, Plan, Reply
+from fl_app.wire.messages import VALUES, Answer, MessageError, Order, Parcel, Plan, Reply
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class VectorClient(Client):
         if plan.coordinates and (not known or lacks_start):
             return Reply(Answer(order.round, self.client, need_model=True)), None
         start, sketch = self._begin(parcel, plan, state, known)
-        digest = self._digest(parcel, start)
-        again = self._again_guarded(order, state, digest)
+        keeps = self._keeps_weights(plan)
+        digest = self._digest(parcel, {} if keeps else start.weights)
+        again = self._again_guarded(order, state, digest, start.weights)
         if again is not None:
             return again, None
         rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
@@ -62,7 +64,7 @@ class VectorClient(Client):
         guarded = self.guard is not None
         kept = ClientState(
             # a guarded client compares the next model with them; one that cannot make them builds on them
-            weights=start.weights if self._keeps_weights(plan) else {},
+            weights=start.weights if keeps else {},
             buffers=own_buffers,
             sent_round=order.round,
             sent_order=digest,
@@ -176,10 +178,15 @@ class VectorClient(Client):
         return member.mask(parcel.secure, whole, job)
 
     def _releases(self, plan: Plan, records: RecordDict) -> list[Release]:
-        """Return the privacy cost of an answer against the server, which knows the participants."""
+        """Return the privacy cost of an answer against the server, which knows the participants.
+
+        It is the cost to this client as a whole; to its records, if its policy counts in these.
+        """
         privacy, cohort, threshold = self.parts.privacy, plan.cohort, None
         if privacy is None:
             return []
+        if privacy.records is not None and self.guard is not None and self.guard.policy.dp.unit == "record":
+            return [privacy.records.release]
         if self.parts.secure is not None:
             terms = SecureMember(self.parts.secure, self.client, records).terms
             cohort, threshold = len(terms.participants), terms.threshold
@@ -208,6 +215,13 @@ class VectorClient(Client):
         """The mechanism; a client that does not trust the run uses the operating system's noise."""
         privacy = self.parts.privacy
         return privacy if privacy is None or self.guard is None else replace(privacy, secure=True)
+
+    def _draws(self, order: Order, purpose: str) -> torch.Generator:
+        """Return the generator of local steps; noise of records has the same source as that of vectors."""
+        privacy = self.parts.privacy
+        if privacy is not None and privacy.records is not None and not privacy.replayable:
+            return OwnDraws()
+        return super()._draws(order, purpose)
 
     def _generator(self, round: int, attempt: int) -> torch.Generator:
         return generator_for(self.parts.seed, round, self.client, f"noise/{attempt}")

@@ -40,7 +40,8 @@ from fl_app.data import (
     split_validation,
 )
 from fl_app.data.balance import balance
-from fl_app.defenses import Defense, protect
+from fl_app.data.partition import by_owner
+from fl_app.defenses import Defense, protect, with_records
 from fl_app.models import MOST_ENTRIES, ModelSpec, build_model, check_size
 from fl_app.models.stored import load_weights
 from fl_app.seeding import SERVER, generator_for, seed_for, seeded
@@ -49,16 +50,22 @@ from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.robust import Rule, rule_of
 from fl_app.text import WordPiece
 from fl_app.training import LocalData, PublicRound, parameters, task_of
-from fl_app.types import Manipulated, Trace
+from fl_app.types import Known, Manipulated, RoundContext, Trace, Update
 
 OF_EVERY_ATTACK = ("name", "rounds", "clients", "viewpoint", "by", "grant", "known_images")
 """Keys of the attack group that the run reads itself; all others are arguments of the attack."""
+KNOWN_IMAGES = ("none", "test", "held_out")
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
 _JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "dtype", "seed")
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
+_SHARED_NOISE = (
+    *("_target_", "epsilon", "delta", "noise_multiplier", "clip", "rounds", "rate", "clients"),
+    *("sampling", "accountant", "records"),
+)
+"""Settings of ``dp`` on which the amount of every client's noise depends."""
 _MOVED_MOST = 0.005
 
 
@@ -169,9 +176,10 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             "attack.viewpoint: a participant tells the mean from two models only if the server keeps nothing "
             f"between rounds, got {cfg.strategy._target_}"
         )
+    known = _known(cfg, dataset, public)
     config = cast(dict[str, Any], OmegaConf.to_container(cfg))
     config["attack"]["rounds"] = attacked_rounds(config["attack"]["rounds"], cfg.rounds)
-    manipulation = partial(_manipulation, cfg, model, dataset, public, strategy.sends_changes, defense.traces)
+    manipulation = partial(_manipulation, cfg, model, dataset, known, strategy.sends_changes, defense.traces)
     dataset, validation = _split(cfg, dataset)
     histogram = label_histogram(
         dataset.train.groups, _partition(cfg, dataset, cfg.clients), len(dataset.group_names)
@@ -195,7 +203,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
         ),
-        attacker=_attacker(cfg, manipulation, dataset.vocabulary),
+        attacker=_attacker(cfg, manipulation, dataset.vocabulary, known, _defend(cfg, defense)),
     )
 
 
@@ -218,12 +226,26 @@ def _rule(cfg: DictConfig) -> Rule | None:
 
 
 def attack_parts(
-    overrides: str, spec: ModelSpec, vocabulary: Vocabulary | WordPiece | None = None
+    overrides: str,
+    spec: ModelSpec,
+    vocabulary: Vocabulary | WordPiece | None = None,
+    in_shape: tuple[int, ...] = (),
 ) -> tuple[Attacker, nn.Module]:
-    """Build the attacker and the trained model for an attack on a finished run."""
+    """Build the attacker and the trained model for an attack on a finished run.
+
+    Images that the attacker has come from the overrides' own ``data`` and must have the shape ``in_shape``.
+    """
     cfg = compose(overrides)
     _prepare_process(cfg)
-    attacker = _attacker(cfg, vocabulary=vocabulary)
+    known = None
+    if cfg.attack.get("known_images", "none") != "none":
+        known = _known(cfg, *_task(cfg, _defense(cfg)))
+    if known is not None and tuple(known.images.shape[1:]) != in_shape:
+        raise ConfigError(
+            f"attack.known_images: expected images of shape {in_shape}, got {tuple(known.images.shape[1:])} "
+            f"from data={cfg.choices.data}: choose the run's data"
+        )
+    attacker = _attacker(cfg, vocabulary=vocabulary, known=known)
     if attacker is None:
         raise ConfigError(_NO_ATTACK)
     try:
@@ -269,6 +291,8 @@ def _attacker(
     cfg: DictConfig,
     manipulation: Callable[[Any], Callable[[nn.Module], Manipulated] | None] | None = None,
     vocabulary: Vocabulary | WordPiece | None = None,
+    known: Known | None = None,
+    defend: Callable[[Update], Update] | None = None,
 ) -> Attacker | None:
     """Build the attack in the forms that are asked for; one without a choice has its own form alone.
 
@@ -293,6 +317,8 @@ def _attacker(
         spell=spell,
         pieces=() if vocabulary is None else vocabulary.pieces,
         settings=_stated(cfg),
+        known=known,
+        defend=defend,
         manipulate=None if manipulation is None else manipulation(forms[max(forms)]),
     )
 
@@ -307,7 +333,7 @@ def _manipulation(
     cfg: DictConfig,
     model: nn.Module,
     dataset: Dataset,
-    public: Dataset | None,
+    known: Known | None,
     deltas: bool,
     traces: tuple[Trace, ...],
     attack: Any,
@@ -315,13 +341,14 @@ def _manipulation(
     """Return the attack's change of a model before a client gets it; None for a passive attack."""
     if not hasattr(attack, "manipulate"):
         return None
-    known = dataset.test
-    if public is not None and cfg.attack.get("known_images") == "held_out":
-        known = public.train
+    if known is None:
+        raise ConfigError(
+            "attack.known_images: a server that changes models needs some; expected test or held_out"
+        )
     manipulate = partial(
         attack.manipulate,
         in_shape=dataset.in_shape,
-        public=pixels(known.inputs, torch.device("cpu"), torch.float32),
+        public=known.images,
         mean=dataset.mean,
         std=dataset.std,
         deltas=deltas,
@@ -332,6 +359,30 @@ def _manipulation(
     except ValueError as error:
         raise ConfigError(f"attack: {error}") from error
     return manipulate
+
+
+def _known(cfg: DictConfig, dataset: Dataset, public: Dataset | None) -> Known | None:
+    """Return the images that the attacker has, none of any client; None if it has none."""
+    chosen = cfg.attack.get("known_images", "none")
+    if chosen not in KNOWN_IMAGES:
+        raise ConfigError(f"attack.known_images: expected one of {', '.join(KNOWN_IMAGES)}, got {chosen}")
+    if chosen == "none":
+        return None
+    samples = public.train if chosen == "held_out" and public is not None else dataset.test
+    return Known(pixels(samples.inputs, torch.device("cpu"), torch.float32), samples.labels)
+
+
+def _defend(cfg: DictConfig, defense: Defense) -> Callable[[Update], Update] | None:
+    """Return the defense of an update in a first round, if nothing but the update decides it."""
+    transform = defense.transform
+    if defense.scheme is not None or transform.located is not None:
+        return None
+
+    def defend(update: Update) -> Update:
+        context = RoundContext(1, SERVER, generator_for(cfg.seed, 0, SERVER, "rehearsal"))
+        return transform.apply(update, transform.init(update), context)[0]
+
+    return defend
 
 
 def _inspection(cfg: DictConfig, spec: ModelSpec) -> Inspection | None:
@@ -383,7 +434,13 @@ def baseline_of(cfg: DictConfig) -> str:
 def _defense(cfg: DictConfig) -> Defense:
     defense = _protected(cfg)
     check_fit(cfg, defense)
-    return defense
+    privacy = _build(cfg, "dp")
+    if privacy is None:
+        return defense
+    try:
+        return with_records(defense, privacy.records)
+    except ValueError as error:
+        raise ConfigError(f"dp.records: {error}") from error
 
 
 def _protected(cfg: DictConfig) -> Defense:
@@ -426,6 +483,9 @@ def _hash_job_settings(cfg: DictConfig) -> str:
     settings = {key: whole[key] for key in _JOB}
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _PLACES}
     settings["mode"] = whole["client"]["mode"]
+    # under masks each client counts on the noise of the others, which the server must not know
+    settings["noise"] = {key: whole["dp"].get(key) for key in _SHARED_NOISE}
+    settings["replayable"] = whole["dp"].get("secure") is False
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
@@ -524,8 +584,15 @@ def _split(cfg: DictConfig, dataset: Dataset) -> tuple[Dataset, Samples | None]:
 def _partition(cfg: DictConfig, dataset: Dataset, clients: int) -> list[Tensor]:
     """Return the indices of the samples that each client trains on."""
     labels, generator = dataset.train.groups, generator_for(cfg.seed, 0, SERVER, "partition")
+    owners = dataset.train.owners
+    if owners is not None and cfg.choices.partition != "iid":
+        raise ConfigError(
+            f"partition={cfg.choices.partition}: {dataset.name} is dealt by its own partitioner; "
+            "expected data.partitioner instead"
+        )
     try:
-        parts = cast(list[Tensor], _build(cfg, "partition")(labels, clients, generator))
+        deal = _build(cfg, "partition") if owners is None else partial(by_owner, owners)
+        parts = cast(list[Tensor], deal(labels, clients, generator))
     except ValueError as error:
         raise ConfigError(f"partition: {error}") from error
     if not cfg.balance:

@@ -39,7 +39,7 @@ def _noise(defense: Defense, privacy: ClientNoise | None) -> Noise | None:
     if privacy is not None:
         if privacy.separation is not None:
             return None  # the server's noise is none that this node adds
-        return Noise("client", privacy.delta, privacy.epsilon)
+        return Noise("client", privacy.delta, privacy.epsilon, privacy.records is not None)
     if defense.release is not None:
         return Noise("record", defense.release(1.0, 1).delta)
     return None

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from fl_app.config.compose import ConfigError
 from fl_app.defenses import Defense
+from fl_app.privacy.cohorts import fixed_count
 
 _OFF = {"dp": "none", "secagg": "off"}
 
@@ -17,9 +18,18 @@ def check_fit(cfg: DictConfig, defense: Defense) -> None:
     name = cfg.choices.defense
     for group, off in _OFF.items():
         if cfg.choices[group] != off and defense.scheme is None:
+            both = "; dp=both adds noise of records to them" if defense.release is not None else ""
             raise ConfigError(
                 f"{group}: {group}={cfg.choices[group]} needs a defense whose clients send one vector and "
-                f"keep nothing between rounds (docs/private-training.md), got defense={name}"
+                f"keep nothing between rounds{both} (docs/private-training.md), got defense={name}"
+            )
+    if cfg.secagg.enabled:
+        coins = cfg.dp.get("sampling") == "poisson"
+        most = cfg.clients if coins else fixed_count(cfg.clients, cfg.fraction)
+        if most < cfg.secagg.min_clients:
+            raise ConfigError(
+                f"secagg.min_clients: no round has more than {most} clients, so none would ever be summed; "
+                f"expected at most that, got {cfg.secagg.min_clients}"
             )
     if cfg.choices.dp != _OFF["dp"] and cfg.training.get("steps") is None:
         raise ConfigError(

@@ -14,3 +14,8 @@ def show_logs(verbose: bool) -> None:
     flower = logging.getLogger("flwr")
     flower.setLevel(level)
     flower.propagate = False  # it has a console handler of its own
+
+
+def show_rounds() -> None:
+    """Show the rounds and results of a foreign app, as Flower's strategies log them."""
+    logging.getLogger("flwr").setLevel(logging.INFO)

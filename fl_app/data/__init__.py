@@ -14,6 +14,7 @@ from fl_app.data.dataset import (
 from fl_app.data.face_crops import faces
 from fl_app.data.facts import Facts, facts_of
 from fl_app.data.fashion import fashion_mnist
+from fl_app.data.federated import federated, from_federated
 from fl_app.data.handwritten_digits import mnist
 from fl_app.data.hospital import support2
 from fl_app.data.image_folder import imagefolder
@@ -44,7 +45,9 @@ __all__ = [
     "faces",
     "facts_of",
     "fashion_mnist",
+    "federated",
     "fixed",
+    "from_federated",
     "iid",
     "imagefolder",
     "label_histogram",

@@ -35,6 +35,8 @@ class Samples:
     labels: Tensor
     sources: Tensor | None = None
     """Speaker of an utterance or document of a sentence (N,); None for other data."""
+    owners: Tensor | None = None
+    """Client that holds each sample (N,), where the source itself deals them."""
 
     def __post_init__(self) -> None:
         if (self.inputs.ndim, self.inputs.dtype) not in _FORMS:
@@ -56,6 +58,8 @@ class Samples:
             if self.sources.shape != self.labels.shape[:1] or self.sources.dtype != torch.int64:
                 raise ValueError(f"Samples: sources must be int64 (N,), got {_form(self.sources)}")
             _check_padding(self.labels)
+        if self.owners is not None and self.owners.shape != self.labels.shape[:1]:
+            raise ValueError(f"Samples: owners must be (N,), got {_form(self.owners)}")
         if self.inputs.dtype == torch.int64 and not self.inputs.equal(self.labels):
             raise ValueError("Samples: the labels of sentences must be the sentences, got others")
 
@@ -65,7 +69,8 @@ class Samples:
     def take(self, indices: Tensor) -> Samples:
         """Return a copy of the samples at ``indices`` in that order, or of those that a mask marks."""
         sources = None if self.sources is None else self.sources[indices]
-        return Samples(self.inputs[indices], self.labels[indices], sources)
+        owners = None if self.owners is None else self.owners[indices]
+        return Samples(self.inputs[indices], self.labels[indices], sources, owners)
 
     @property
     def groups(self) -> Tensor:

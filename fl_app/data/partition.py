@@ -104,6 +104,17 @@ def natural() -> Partitioner:
     return partition
 
 
+def by_owner(owners: Tensor, labels: Tensor, num_clients: int, generator: torch.Generator) -> list[Tensor]:
+    """Deal samples as their source did: ``owners`` has the client of each."""
+    clients = int(owners.max()) + 1
+    if clients != num_clients:
+        raise ValueError(f"the data has {clients} partitions; expected clients={clients}, got {num_clients}")
+    hands = [torch.nonzero(owners == client).flatten() for client in range(clients)]
+    if empty := [client for client, hand in enumerate(hands) if not len(hand)]:
+        raise ValueError(f"the partitioner leaves client {empty[0]} without samples")
+    return [_shuffle(hand, generator) for hand in hands]
+
+
 def label_histogram(labels: Tensor, parts: Sequence[Tensor], num_classes: int) -> Tensor:
     """Count the labels that each client holds: (clients, classes)."""
     return torch.stack([torch.bincount(labels[part], minlength=num_classes) for part in parts])

@@ -3,7 +3,7 @@
 from fl_app.defenses.ats import ats
 from fl_app.defenses.ats_search import Found, Scored, judge_with, search_policies
 from fl_app.defenses.defense import Defense, protect
-from fl_app.defenses.dp_sgd import dp_sgd
+from fl_app.defenses.dp_sgd import dp_sgd, with_records
 from fl_app.defenses.few_numbers import fl_basic, fl_cs, fl_std, fl_top
 from fl_app.defenses.operations import LIBRARY
 from fl_app.defenses.precode import precode
@@ -31,4 +31,5 @@ __all__ = [
     "search_policies",
     "soteria",
     "topk",
+    "with_records",
 ]

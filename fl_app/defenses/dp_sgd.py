@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fl_app.defenses.defense import Defense
+from fl_app.defenses.defense import Defense, protect
 from fl_app.models.settings import check_count
-from fl_app.privacy import Release, calibrate
+from fl_app.privacy import RecordLevel, Release, calibrate
 from fl_app.training import Batch, Loss, Rules, Step, parameters
 from fl_app.transforms.noise import with_gaussian
 from fl_app.transforms.settings import check_bound, check_strength
@@ -58,20 +59,38 @@ def dp_sgd(
             return float(noise_multiplier)  # a config may hold an int, which the wire refuses
         return calibrate(epsilon, delta, rate, rounds * steps)
 
+    def release(rate: float, steps: int) -> Release:
+        return Release(rate, sigma(rate, steps), steps, delta)
+
+    return Defense(
+        rules=_noisy_rules(clip, sigma),
+        check=_check_model,
+        release=release,
+    )
+
+
+def with_records(defense: Defense, records: RecordLevel | None) -> Defense:
+    """Return the defense with record-level noise in every local step, by public numbers; None: unchanged.
+
+    There is no `Defense.release`: what it costs follows from the settings, and no client tells it.
+    """
+    if records is None:
+        return defense
+    rules = replace(_noisy_rules(records.clip, lambda rate, steps: records.sigma), rate=records.rate)
+    noisy = Defense(rules=rules, check=_check_model, trained=())
+    return protect(defense=defense, records=noisy)
+
+
+def _noisy_rules(clip: float, sigma: Callable[[float, int], float]) -> Rules:
+    """Return the steps of DP-SGD; ``sigma`` gives the noise of a sampling rate and a number of steps."""
+
     def differentiate(model: nn.Module, batch: Batch, loss: Loss, step: Step) -> tuple[float, Update]:
         std = sigma(step.rate, step.per_round) * clip
         value, sums = _sum_clipped(model, batch, loss, clip)
         noisy = {name: with_gaussian(total, std, step.generator) for name, total in sums.items()}
         return value, {name: total / step.expected for name, total in noisy.items()}
 
-    def release(rate: float, steps: int) -> Release:
-        return Release(rate, sigma(rate, steps), steps, delta)
-
-    return Defense(
-        rules=Rules(differentiate=differentiate, poisson=True),
-        check=_check_model,
-        release=release,
-    )
+    return Rules(differentiate=differentiate, poisson=True)
 
 
 def _sum_clipped(model: nn.Module, batch: Batch, loss: Loss, clip: float) -> tuple[float, Update]:

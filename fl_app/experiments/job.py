@@ -33,6 +33,7 @@ from fl_app.flower import run_app
 from fl_app.report import BASELINE, write_report
 from fl_app.running.checkpoint import read_checkpoint
 from fl_app.running.result import find_run, run_folder
+from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.tracking import check_tracker, copy_run
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,22 @@ def run_job(
     if cfg.dp.get("secure") == "auto":
         overrides = [*overrides, "dp.secure=false"]  # simulations must be reproducible
     folder = run_folder(cfg.resume or cfg.run_dir or folder, cfg.choices.defense)
+    try:
+        _run(overrides, cfg, folder, sweep=sweep, backend=backend, verbose=verbose)
+    finally:
+        remove_if_empty(folder)  # it was refused
+    return folder
+
+
+def _run(
+    overrides: list[str],
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    sweep: bool,
+    backend: Mapping[str, Any] | None,
+    verbose: bool,
+) -> None:
     engine = cast(dict[str, Any], OmegaConf.to_container(cfg.engine)) | dict(backend or {})
 
     def run(wanted: list[str], where: Path) -> None:
@@ -72,7 +89,6 @@ def run_job(
     if _wants_baseline(cfg, sweep=sweep):
         run(_undefended(overrides, cfg), folder / BASELINE)
         write_report(folder)
-    return folder
 
 
 def can_resume(folder: Path, config: Mapping[str, Any]) -> bool:

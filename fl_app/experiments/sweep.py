@@ -25,6 +25,7 @@ from fl_app.console.logs import show_logs
 from fl_app.console.progress import Advance, track
 from fl_app.experiments.job import can_resume, is_done, run_job
 from fl_app.experiments.workers import Died, work_off
+from fl_app.running.ownership import claim as own_folder
 from fl_app.storage.locks import claim
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,8 @@ def _attempt(cell: Cell) -> _Outcome:
             resume = [f"resume={quote(folder)}"] if can_resume(folder, config) else []
             if folder.exists() and not resume:
                 # leftovers of an interrupted run must not pass for the new run's
-                shutil.rmtree(folder)
+                with own_folder(folder):
+                    shutil.rmtree(folder)
             run_job([*cell.overrides, *resume], folder=folder, sweep=True)
             if not is_done(folder, config, sweep=True):
                 raise RuntimeError(

@@ -19,6 +19,7 @@ from fl_app.console.progress import Advance, track
 from fl_app.flower.copies import copy_message, copy_records
 from fl_app.flower.internals import CLIENT_APP_RAISED, Run, assign_message_id, empty_run, identify_process
 from fl_app.flower.own_nodes import OWN_NODE
+from fl_app.storage.shortage import shortage
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class InlineGrid(Grid):
     late reply is lost (``timeout`` is honoured between clients). Clients run in
     the order of the messages, one at a time: sums and random draws repeat.
     Contexts are made when first used, so that thousands of nodes cost nothing.
+
+    Memory, disk and file descriptors belong to the whole process: an error for lack of them is raised to the
+    caller, since it is not one client's failure.
     """
 
     def __init__(
@@ -159,7 +163,13 @@ class InlineGrid(Grid):
             reply = self._client_app(message, trial)
             if trial.run_config != context.run_config:
                 raise ValueError("the client app changed its run config, which is the same for the whole run")
-        except Exception as error:  # as Flower does: whatever a client raises is its own failure
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # as Flower does: it is the client's failure
+            if (reason := shortage(error)) is not None:
+                error.add_note(f"while client {node_id - _FIRST_NODE_ID} was at work: {reason}")
+                raise
             logger.debug("node %d raised", node_id, exc_info=True)
             reason = f"{type(error)}:<'{error}'>"
             return Message(Error(code=CLIENT_APP_RAISED, reason=reason), reply_to=message)

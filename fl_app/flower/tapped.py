@@ -6,7 +6,7 @@ returns something else is an active one. Strategies do not know of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from flwr.app import Message
@@ -15,6 +15,8 @@ from flwr.serverapp import Grid
 from fl_app.flower.copies import copy_message
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.flower.internals import name_sender
+
+_Sent = tuple[Message, bool]
 
 
 class Tap(Protocol):
@@ -30,26 +32,30 @@ class Tap(Protocol):
 
 
 class TappedGrid(ForwardingGrid):
-    """A grid that shows every exchange to a tap. The tap gets copies: it cannot alter by accident."""
+    """A grid that shows every exchange to a tap. The tap gets copies: it cannot alter by accident.
+
+    A tap that has ``concerns(message)`` is shown the exchanges for which that is true.
+    """
 
     def __init__(self, grid: Grid, tap: Tap) -> None:
         super().__init__(grid)
         self._tap = tap
-        self._sent: dict[str, Message] = {}  # by message id, until the reply comes
+        self._concerns: Callable[[Message], bool] = getattr(tap, "concerns", lambda message: True)
+        self._sent: dict[str, _Sent] = {}  # by message id, until the reply comes
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages past the tap and return the replies that it lets through."""
-        sent = [self._tap.on_send(copy_message(message)) for message in messages]
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        by_id = {message.metadata.message_id: message for message in sent}
-        return self._shown(replies, by_id)
+        sent = [self._past(message) for message in messages]
+        replies = list(self._grid.send_and_receive([message for message, _ in sent], timeout=timeout))
+        by_id = {message.metadata.message_id: (message, shown) for message, shown in sent}
+        return self._returned(replies, by_id)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages past the tap."""
-        sent = [self._tap.on_send(copy_message(message)) for message in messages]
-        ids = list(self._grid.push_messages(sent))
+        sent = [self._past(message) for message in messages]
+        ids = list(self._grid.push_messages([message for message, _ in sent]))
         self._sent |= dict(zip(ids, sent, strict=False))
         return ids
 
@@ -61,14 +67,20 @@ class TappedGrid(ForwardingGrid):
             for reply in replies
             if reply.metadata.reply_to_message_id in self._sent
         }
-        return self._shown(replies, by_id)
+        return self._returned(replies, by_id)
 
-    def _shown(self, replies: list[Message], sent: dict[str, Message]) -> list[Message]:
+    def _past(self, message: Message) -> _Sent:
+        """Return the message that the tap lets through, and whether the tap was shown it."""
+        if not self._concerns(message):
+            return message, False
+        return self._tap.on_send(copy_message(message)), True
+
+    def _returned(self, replies: list[Message], sent: dict[str, _Sent]) -> list[Message]:
         passed: list[Message | None] = []
         for reply in replies:
-            order = sent.get(reply.metadata.reply_to_message_id)
+            order, shown = sent.get(reply.metadata.reply_to_message_id, (None, False))
             if order is not None and reply.has_error():
                 # a SuperLink answers itself, with an error, for a node that is gone
                 name_sender(reply, order.metadata.dst_node_id)
-            passed.append(reply if order is None else self._tap.on_reply(order, copy_message(reply)))
+            passed.append(self._tap.on_reply(order, copy_message(reply)) if order and shown else reply)
         return [reply for reply in passed if reply is not None]

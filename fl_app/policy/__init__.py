@@ -4,7 +4,8 @@ This package does not depend on our client: plain values describe a run, so the 
 Flower app on the node.
 """
 
-from fl_app.policy.account import Account, AccountFile, RunAccount
+from fl_app.policy.account import Account, RunAccount
+from fl_app.policy.account_file import AccountFile
 from fl_app.policy.files import load_policy
 from fl_app.policy.journal import Journal, read_journal
 from fl_app.policy.judge import check_ask, check_cohort, check_leaving, check_noise, check_plan, check_work

@@ -1,13 +1,9 @@
-"""Account of a node's answers and privacy costs over all runs, in a file that survives the process."""
+"""Account of a node's answers and privacy costs over all runs."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -72,20 +68,29 @@ class Account:
         known = next((other for other, run in self.runs.items() if number in run.numbers), name)
         if known != name:
             raise Refusal("run", f"run {number} was {known}, and now calls itself {name}")
-        run = self.runs.setdefault(name, RunAccount(plan))
+        run = replace(self.runs.get(name) or RunAccount(plan))
         if run.plan != plan:
             raise Refusal("run", f"run {name} was begun with another plan")
         if number not in run.numbers:
             run.numbers = [*run.numbers, number][-MOST_NUMBERS:]
-        while len(self.runs) > MOST_RUNS:
-            del self.runs[next(iter(self.runs))]
+        self._take(name, run)
         return run
 
-    def is_repeated(self, policy: Policy, run: RunAccount, round: int, order: str) -> bool:
-        """Return whether this exact order was answered before; refuse orders beyond a round's limit."""
+    def is_repeated(
+        self,
+        policy: Policy,
+        run: RunAccount,
+        round: int,
+        order: str,
+        same_model: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Return whether this exact order was answered before; refuse orders beyond a round's limit.
+
+        ``same_model`` compares the models if ``order`` does not cover them.
+        """
         if round > run.round:
             return False
-        if round == run.round and order == run.order:
+        if round == run.round and order == run.order and same_model():
             return True
         if round == run.round and run.answers < policy.orders.per_round:
             return False
@@ -124,19 +129,44 @@ class Account:
         return ledger.epsilon() or 0.0
 
     def _charge(self, policy: Policy, release: Release) -> None:
-        entries = self.spent.setdefault(repr(release.delta), [])
+        delta, before = repr(release.delta), self.spent
         mine = [release.sample_rate, release.noise_multiplier]
-        entry = next((entry for entry in entries if entry[:2] == mine), None)
-        if entry is None:
-            entry = [*mine, 0]
-            entries.append(entry)
-        entry[2] += release.steps
+        steps = next((entry[2] for entry in before.get(delta, []) if entry[:2] == mine), 0)
+        self.spent = _joined(before, {delta: [[*mine, steps + release.steps]]})
         budget = policy.dp.epsilon
         if budget is not None and (spent := self.epsilon(policy.dp.delta)) > budget:
-            entry[2] -= release.steps
+            self.spent = before
             raise Refusal(
                 "budget", f"{budget:g} at delta {policy.dp.delta:g}; one more answer would make {spent:g}"
             )
+
+    def _take(self, name: str, run: RunAccount) -> None:
+        self.runs[name] = run
+        while len(self.runs) > MOST_RUNS:
+            del self.runs[next(iter(self.runs))]
+
+    def copy(self) -> Account:
+        """Return an account whose changes leave this one as it is; both share what has not changed."""
+        return replace(self, runs=dict(self.runs))
+
+    def since(self, before: Account) -> Account:
+        """Return the part that changed since ``before``, of which this account is a copy, for `follow`."""
+        runs = {name: run for name, run in self.runs.items() if run is not before.runs.get(name)}
+        spent = {
+            delta: [entry for entry in entries if entry not in before.spent.get(delta, [])]
+            for delta, entries in self.spent.items()
+            if entries is not before.spent.get(delta)
+        }
+        return replace(self, runs=runs, spent=spent)
+
+    def follow(self, change: Account) -> None:
+        """Take up a later change; raise a ValueError if it is not later."""
+        if change.serial <= self.serial:
+            raise ValueError(f"expected a change after number {self.serial}, got number {change.serial}")
+        for name, run in change.runs.items():
+            self._take(name, run)
+        self.spent = _joined(self.spent, change.spent)
+        self.serial, self.answers = change.serial, change.answers
 
     def to_json(self) -> str:
         """Return the account as JSON, for `from_json`."""
@@ -151,42 +181,14 @@ class Account:
             raise ValueError(f"is no account: {error.errors()[0]['msg']}") from error
 
 
+def _joined(spent: dict[str, list[_Spent]], later: dict[str, list[_Spent]]) -> dict[str, list[_Spent]]:
+    """Return releases with the later counts of steps; what has not changed is shared."""
+    joined = dict(spent)
+    for delta, entries in later.items():
+        known = {tuple(entry[:2]): entry for entry in joined.get(delta, [])}
+        known |= {tuple(entry[:2]): entry for entry in entries}
+        joined[delta] = list(known.values())
+    return joined
+
+
 _ACCOUNT = TypeAdapter(Account)
-
-
-@dataclass(frozen=True)
-class AccountFile:
-    """File of an account. A damaged file is an error: starting afresh would forget the spent budget."""
-
-    path: Path
-
-    def load(self) -> Account:
-        """Return the stored account, or a new one if there is no file yet."""
-        try:
-            return Account.from_json(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return Account()
-        except (ValueError, OSError) as error:
-            raise Refusal("node", f"{self.path}: {error}") from error
-
-    def save(self, account: Account, since: int) -> None:
-        """Write ``account``, loaded at serial ``since``; on OSError, no answer may leave."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._alone():
-            if self.load().serial != since:
-                raise OSError("another process has answered for this client in the meantime")
-            beside = self.path.with_suffix(".new")
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(account.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        handle = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)

@@ -36,15 +36,25 @@ class Journal:
             "allowed": allowed,
             "decision": decision,
         }
-        text = json.dumps(line, separators=(",", ":")) + "\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.path.exists() and self.path.stat().st_size + len(text) > self.most_bytes:
-            self._rotate()
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        handle = self._open()
         try:
-            os.write(handle, text.encode())
+            size = os.fstat(handle).st_size
+            if size and size + len(text) > self.most_bytes:
+                self._rotate()
+                os.close(handle)
+                handle = self._open()
+            os.write(handle, text)
         finally:
             os.close(handle)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(self.path, flags, 0o600)
 
     def _rotate(self) -> None:
         for number in range(self.most_files - 1, 0, -1):

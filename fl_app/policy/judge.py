@@ -23,7 +23,7 @@ def check_plan(policy: Policy, plan: RunPlan) -> None:
         raise Refusal("cohort", f"expected at least {policy.min_cohort} clients, got {plan.clients}")
     if policy.secure_aggregation.required and not plan.secagg:
         raise Refusal("secagg", "the run sends updates in the clear")
-    if policy.dp.required and (plan.noise is None or policy.dp.unit not in ("any", plan.noise.unit)):
+    if policy.dp.required and (plan.noise is None or not plan.noise.protects(policy.dp.unit)):
         raise Refusal("dp", f"expected noise for each {policy.dp.unit}, got {plan.noise}")
 
 

@@ -27,6 +27,12 @@ class Noise:
     delta: float
     epsilon: float | None = None
     """Budget that the run promises."""
+    records: bool = False
+    """True if single records have noise of their own beside that of their client."""
+
+    def protects(self, unit: str) -> bool:
+        """Return whether a demanded unit has noise: ``client``, ``record``, or ``any``."""
+        return unit in ("any", self.unit) or (unit == "record" and self.records)
 
 
 @dataclass(frozen=True)

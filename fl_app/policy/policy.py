@@ -70,6 +70,55 @@ class Audit(_Strict):
     """The most samples that one answer may reveal."""
 
 
+Bundle = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of an app bundle."""
+
+
+class AppRule(_Strict):
+    """An app that may run: all that is given must be true of it."""
+
+    id: str | None = None
+    """``publisher/name``, as the SuperLink says."""
+    version: str | None = None
+    bundle: Bundle | None = None
+    """Hash of the bundle's content, as this node computes it."""
+
+
+class Applied(_Strict):
+    """A mod that the node applies to every update."""
+
+    name: str
+    settings: dict[str, Value] = {}
+
+
+class Apps(_Strict):
+    """Any app whose replies the node itself checks, under ``fl-app-supernode``."""
+
+    allowed: list[AppRule] = []
+    """Apps that may run; empty: any."""
+    trusted: list[Bundle] = []
+    """Bundles that enforce this policy themselves; their replies pass unread."""
+    apply: list[Applied] = []
+    """Mods that the node applies, in this order."""
+    messages: list[Literal["train", "evaluate", "query"]] = ["train", "evaluate"]
+    """Kinds of messages that are answered."""
+    records: list[str] = []
+    """Names of records that replies may use beside Flower's usual ones."""
+    returns: Literal["auto", "weights", "delta", "gradient"] = "auto"
+    """Form of the arrays in replies."""
+    weight: str = "num-examples"
+    """Number that weighs a reply; it leaves although it is no metric."""
+    most_weight: Count = 1_000_000
+    digits: Annotated[int, Field(ge=1, le=17)] = 4
+    """Significant digits of numbers that leave."""
+    rounds: Count | None = None
+    """Most rounds of one run; None: any number."""
+    seconds: Positive = 3600.0
+    """Time that an app has for an answer."""
+    sandbox: list[str] = []
+    """Command before the app's own, such as ``["unshare", "--net", "--"]``."""
+
+
 class Policy(_Strict):
     """Limits of a node on the runs that it takes part in."""
 
@@ -94,6 +143,7 @@ class Policy(_Strict):
     secure_aggregation: SecureAggregation = SecureAggregation()
     dp: DifferentialPrivacy = DifferentialPrivacy()
     audit: Audit = Audit()
+    apps: Apps = Apps()
 
     @property
     def needs_memory(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 TEXTS: Mapping[str, str] = {
+    "app": "this node does not run this app",
     "audit": "this node does not consent to this audit",
     "batch": "this node does not answer for so few samples",
     "budget": "this node's privacy budget is spent",
@@ -25,9 +26,12 @@ TEXTS: Mapping[str, str] = {
     "node": "this node is not set up for this run",
     "order": "this node has answered this round, or it is none of the run's",
     "orders": "this node has given all answers that it gives",
+    "records": "this node sends other records only",
     "run": "this node knows this run by another name",
     "secagg": "this node takes part in secure aggregation only",
     "steps": "this node does not take so many local steps",
+    "time": "this node did not wait longer for the app",
+    "unreadable": "this node does not send what it cannot read",
 }
 """All texts that a node may send to a server besides its answers, by code."""
 

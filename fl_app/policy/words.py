@@ -23,6 +23,7 @@ def in_words(policy: Policy) -> list[str]:
         _beside(policy),
         f"An answer takes at most {policy.max_bytes} bytes.",
         _audit(policy),
+        *_apps(policy),
     ]
 
 
@@ -112,6 +113,31 @@ def _audit(policy: Policy) -> str:
     by = [f"run {number}" for number in audit.runs] + [f"bundle {known}" for known in audit.bundles]
     who = _either(by) if by else "Any run"
     return f"{who} can see up to {audit.samples} samples in the clear with each answer."
+
+
+def _apps(policy: Policy) -> list[str]:
+    apps = policy.apps
+    rules = [
+        " ".join(f"{name} {value}" for name, value in rule.model_dump(exclude_none=True).items()) or "any app"
+        for rule in apps.allowed
+    ]
+    applied = [" ".join([one.name, *(f"{k}={v}" for k, v in one.settings.items())]) for one in apps.apply]
+    numbers = [apps.weight, *policy.metrics]
+    said = [
+        f"Under fl-app-supernode {_either(rules) if rules else 'any app'} can run. It answers messages to "
+        f"{_either(list(apps.messages))}, within {apps.seconds:g} seconds"
+        + (f", in rounds up to {apps.rounds}." if apps.rounds else ", in any number of rounds."),
+        f"The node itself applies {' and then '.join(applied)} to the updates of such an app."
+        if applied
+        else "The node applies no defense of its own to such an app: the server may then invert updates.",
+        f"Beside arrays as in the message, such an app sends the numbers {', '.join(numbers)}, to "
+        f"{apps.digits} digits; {apps.weight} is a whole number up to {apps.most_weight}.",
+    ]
+    if not apps.sandbox:
+        said.append("The code of such an app can use the network and the files of the node's user.")
+    if apps.trusted:
+        said.append(f"Replies of {_either([f'bundle {known}' for known in apps.trusted])} pass unread.")
+    return said
 
 
 def _either(names: list[str]) -> str:

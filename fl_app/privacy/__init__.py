@@ -7,6 +7,7 @@ from fl_app.privacy.events import Release
 from fl_app.privacy.mechanism import ClientLevel, no_noise
 from fl_app.privacy.noise_grid import NoiseGrid
 from fl_app.privacy.noise_shares import NoiseShares
+from fl_app.privacy.record_level import RecordLevel
 from fl_app.privacy.turn_account import TurnAccount
 from fl_app.privacy.turns import TakeTurns
 
@@ -17,6 +18,7 @@ __all__ = [
     "Ledger",
     "NoiseGrid",
     "NoiseShares",
+    "RecordLevel",
     "Release",
     "TakeTurns",
     "TurnAccount",

@@ -19,9 +19,9 @@ from fl_app.privacy.loss_without_replacement import epsilon_without_replacement
 from fl_app.privacy.sampling_without_replacement import divergence_without_replacement
 
 ACCOUNTANTS = ("rdp", "prv", "moments", "auto")
-"""rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower; moments: Rényi with
-the looser conversion of the moments accountant, which the FL-TOP paper uses; auto: the lowest
-valid bound for the mechanism."""
+"""rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower, up to an epsilon
+of 100 (rdp above); moments: Rényi with the looser conversion of the moments accountant, which the FL-TOP
+paper uses; auto: the lowest valid bound for the mechanism."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -41,6 +41,10 @@ above 63, which an epsilon under 0.1 needs.
 _DIGITS = 10_000
 """Calibrated noise multipliers are multiples of one over this."""
 _MOST_NOISE = 10_000
+_OPACUS_ERROR = 0.01
+"""Part of every epsilon by Opacus' loss distributions, so none is smaller."""
+_LARGEST_EPSILON = 100.0
+"""Epsilon above which privacy losses have too many values to list, and the Rényi bound stands in."""
 
 Spent = dict[tuple[float, float], int]
 """Steps by sampling rate and noise multiplier; their order does not matter."""
@@ -153,6 +157,9 @@ def _least_bound(history: History, delta: float, sampling: str, discrete: bool) 
 
 
 def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
+    coarse = _epsilon("rdp", history, delta, sampling, False)
+    if not coarse <= _LARGEST_EPSILON or (sampling == "poisson" and coarse <= _OPACUS_ERROR):
+        return coarse
     if sampling == "fixed":
         return epsilon_without_replacement(history, delta)
     from opacus.accountants import PRVAccountant

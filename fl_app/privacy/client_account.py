@@ -87,8 +87,7 @@ class ClientAccount:
         return self.delta / 2 if self.left_out else self.delta
 
     def _with_left_out(self, epsilon: float) -> float:
-        allowed = (1 + math.exp(min(epsilon, 700.0))) * self.left_out <= self.delta / 2
-        return epsilon if allowed or not self.left_out else math.inf
+        return epsilon if covers_left_out(epsilon, self.left_out, self.delta) else math.inf
 
     def _ledger(self) -> Ledger:
         return Ledger(self.accountant, sampling=self.sampling, discrete=self.discrete)
@@ -110,3 +109,8 @@ class ClientAccount:
         ledger = Ledger("rdp" if self.accountant == "prv" and self.discrete else self.accountant)
         ledger.charge(_ANYBODY, Release(1.0, 1 / math.sqrt(cost), 1, self.delta))
         return ledger.epsilon() or 0.0
+
+
+def covers_left_out(epsilon: float, left_out: float, delta: float) -> bool:
+    """Return whether half of ``delta`` covers the chance ``left_out`` that a round is skipped."""
+    return (1 + math.exp(min(epsilon, 700.0))) * left_out <= delta / 2

@@ -15,6 +15,7 @@ from fl_app.privacy.discrete_gaussian import Bits, Whole, seeded_bits, system_bi
 from fl_app.privacy.noise_grid import NoiseGrid
 from fl_app.privacy.noise_shares import NoiseShares
 from fl_app.privacy.normal_noise import Noise, replayable_noise, secure_noise
+from fl_app.privacy.record_level import RecordLevel
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class ClientNoise(ABC):
     """True if secure aggregation hides sums of few clients; the noise is then in whole numbers."""
     min_clients: int = 2
     """With secure aggregation, rounds with fewer clients are skipped."""
+    records: RecordLevel | None = None
+    """Noise of single records in the clients' local steps; None: none."""
 
     def __post_init__(self) -> None:
         """Refuse settings that protect no client."""
@@ -101,11 +104,6 @@ class ClientNoise(ABC):
     def assumed_honest(self) -> float | None:
         """Share of each cohort that must keep its noise from the server; None: no epsilon depends on it."""
         return None
-
-    @property
-    def fixed_size(self) -> bool:
-        """True if the strategy itself draws a fixed number of clients."""
-        return False
 
     @abstractmethod
     def shares(self, cohort: int, threshold: int | None) -> NoiseShares:

@@ -8,6 +8,7 @@ client is present.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import SystemRandom
 
 import torch
 from scipy.stats import binom
@@ -42,6 +43,29 @@ def draw_poisson(clients: Sequence[int], rate: float, generator: torch.Generator
     else:
         coins = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
     return [client for client, coin in zip(clients, coins.tolist(), strict=True) if coin < rate]
+
+
+def fixed_count(clients: int, rate: float) -> int:
+    """Return the number of clients in a draw of fixed size: at least one."""
+    return min(clients, max(1, int(rate * clients + 0.5)))
+
+
+def draw_fixed(
+    clients: Sequence[int], *, everybody: int, rate: float, generator: torch.Generator | None
+) -> list[int]:
+    """Return those of ``clients`` that are in a draw of fixed size from clients 0 to ``everybody`` - 1.
+
+    A draw among those who are there would take each of them more often, the fewer there are. Without a
+    generator the draw comes from the operating system and cannot be replayed.
+    """
+    count = fixed_count(everybody, rate)
+    if count == everybody:
+        return list(clients)
+    if generator is None:
+        drawn = set(SystemRandom().sample(range(everybody), count))
+    else:
+        drawn = set(torch.randperm(everybody, generator=generator, device="cpu")[:count].tolist())
+    return [client for client in clients if client in drawn]
 
 
 def mean_divisor(sampling: str, *, rate: float, clients: int, counted: int) -> float:

@@ -39,12 +39,15 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         near, far = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
-        return math.exp(log_ndtr(near)) - math.exp(epsilon + log_ndtr(far)) - delta
+        # the exponent exceeds 0 by rounding alone, where both terms are large
+        return math.exp(log_ndtr(near)) - math.exp(min(0.0, epsilon + log_ndtr(far))) - delta
 
     if excess(0.0) <= 0:
         return 0.0
     # the loss is normal with mean mu^2 / 2 and deviation mu: its tail beyond this point is below delta
-    largest = distance**2 / 2 + distance * math.sqrt(2 * math.log(1 / delta))
+    largest = distance * distance / 2 + distance * math.sqrt(2 * math.log(1 / delta))
+    if math.isinf(largest):
+        return math.inf
     return float(brentq(excess, 0.0, largest, xtol=1e-12))
 
 

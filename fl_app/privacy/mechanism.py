@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +9,17 @@ from functools import cached_property
 import torch
 
 from fl_app.privacy.accounting import calibrate
-from fl_app.privacy.client_account import ClientAccount
+from fl_app.privacy.client_account import ClientAccount, covers_left_out
 from fl_app.privacy.client_noise import ClientNoise
-from fl_app.privacy.cohorts import ADJACENCY, SAMPLINGS, chance_below, draw_poisson, mean_divisor
+from fl_app.privacy.cohorts import (
+    ADJACENCY,
+    SAMPLINGS,
+    chance_below,
+    draw_fixed,
+    draw_poisson,
+    fixed_count,
+    mean_divisor,
+)
 from fl_app.privacy.noise_shares import NoiseShares
 
 
@@ -42,7 +49,7 @@ class ClientLevel(ClientNoise):
                 f"got canaries={self.canaries}"
             )
         self.account()  # refuses a budget that no round can keep
-        if self.epsilon is not None and (1 + math.exp(self.epsilon)) * self.left_out > self.delta / 2:
+        if self.epsilon is not None and not covers_left_out(self.epsilon, self.left_out, self.delta):
             raise ValueError(
                 f"ClientLevel: with {self.clients} clients at rate {self.rate:g}, fewer than "
                 f"min_clients={self.min_clients} are drawn in some of {self.rounds} rounds with a chance of "
@@ -59,7 +66,7 @@ class ClientLevel(ClientNoise):
         return calibrate(
             self.epsilon,
             books.accounted_delta,
-            self.rate,
+            self.accounted_rate,
             self.rounds,
             self.accountant,
             self.sampling,
@@ -79,9 +86,11 @@ class ClientLevel(ClientNoise):
         return self.honest if self.thresholds else None
 
     @property
-    def fixed_size(self) -> bool:
-        """True if the strategy itself draws a fixed number of clients."""
-        return self.sampling == "fixed"
+    def accounted_rate(self) -> float:
+        """Probability that a client is in a round: of a draw of fixed size, by the whole number drawn."""
+        if self.sampling == "fixed":
+            return fixed_count(self.clients, self.rate) / self.clients
+        return self.rate
 
     @property
     def accounted_by(self) -> str:
@@ -109,8 +118,11 @@ class ClientLevel(ClientNoise):
         return NoiseShares(self.sigma, cohort, threshold, self.honest)
 
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
-        """Return a Poisson sample of ``clients``."""
-        return draw_poisson(clients, self.rate, generator if self.replayable else None)
+        """Return the clients in a random draw by ``sampling``."""
+        source = generator if self.replayable else None
+        if self.sampling == "fixed":
+            return draw_fixed(clients, everybody=self.clients, rate=self.rate, generator=source)
+        return draw_poisson(clients, self.rate, source)
 
     def divisor(self, counted: int) -> float:
         """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""

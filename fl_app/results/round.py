@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from fl_app.console.words import foreign
-from fl_app.results.rows import Row, Whole
+from fl_app.results.rows import Row, Whole, absent
 
 Said = Annotated[str, AfterValidator(foreign)]
 """Words that may be a client's own: what is printable and short of them."""
@@ -63,6 +63,9 @@ class Round(Row):
     """The cost of all rounds so far to the client that lost most; null without differential privacy."""
     epsilon_server: float | None = None
     """The same against the server."""
+    epsilon_record: float | None = Field(default=None, exclude_if=absent)
+    """The cost to a record of the client that took part most, where records have noise of their own beside
+    client-level noise; against everybody."""
     failures: list[Failure] = Field(default_factory=list)
     attacked: list[Whole] = Field(default_factory=list)
     """The clients whose updates were left out of the mean, as the server had sent them another model."""

@@ -14,6 +14,11 @@ def _as_number(value: object) -> object:
     return float(value) if isinstance(value, bool) else value
 
 
+def absent(value: object) -> bool:
+    """Say whether a value is none: such keys are left out of a file."""
+    return value is None
+
+
 Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 """An integer that fits into 64 bits: a larger one in a file is damage."""
 Score = Annotated[float, BeforeValidator(_as_number)]

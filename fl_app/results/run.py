@@ -13,7 +13,7 @@ from fl_app.results.attack import Attack
 from fl_app.results.paths import inside
 from fl_app.results.recovery import Recovery
 from fl_app.results.round import Round
-from fl_app.results.rows import Row, SparseRow, Whole
+from fl_app.results.rows import Row, SparseRow, Whole, absent
 from fl_app.results.summary import Summary, summarise
 
 SCHEMA = 1
@@ -43,6 +43,21 @@ class Exchange(SparseRow):
     picture: str | None = None
 
 
+class RecordPrivacy(Row):
+    """The noise of single records in the local steps of clients that also have client-level noise."""
+
+    noise_multiplier: float | None = None
+    clip: float | None = None
+    """The bound of a record's gradient norm."""
+    rate: float | None = None
+    """The probability that a record is in a step."""
+    steps: Whole | None = None
+    """The local steps of a round."""
+    delta: float | None = None
+    adjacency: str | None = None
+    """The federations that `epsilon_record` compares."""
+
+
 class Privacy(Row):
     """The noise of client-level differential privacy."""
 
@@ -62,6 +77,8 @@ class Privacy(Row):
     honest: float | None = None
     """Share of each cohort that is assumed not to tell the server its noise, where secure aggregation makes
     `epsilon_server` depend on it."""
+    records: RecordPrivacy | None = Field(default=None, exclude_if=absent)
+    """The noise of single records beside; None: a record has its client's protection alone."""
     canaries: Whole | None = None
     """Random updates in the run by which epsilon was measured."""
     epsilon_measured: float | None = None
@@ -108,10 +125,6 @@ class Resumed(Row):
     reason: str | None = None
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class Run(Row):
     """One run. `fl_app.results.load_run` reads it from its folder, `fl_app.run` fills and writes it."""
 
@@ -126,21 +139,21 @@ class Run(Row):
     config_hash: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     model: Model = Model()
-    test_samples: Whole | None = Field(default=None, exclude_if=_absent)
+    test_samples: Whole | None = Field(default=None, exclude_if=absent)
     """The number of samples that accuracy is measured on; None where it is of something else."""
     rounds: list[Round] = Field(default_factory=list)
     summary: Summary = Summary()
     attacks: list[Attack] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-    exchange: Exchange | None = Field(default=None, exclude_if=_absent)
-    secure_aggregation: SecureSum | None = Field(default=None, exclude_if=_absent)
-    privacy: Privacy | None = Field(default=None, exclude_if=_absent)
-    recovery: Recovery | None = Field(default=None, exclude_if=_absent)
+    exchange: Exchange | None = Field(default=None, exclude_if=absent)
+    secure_aggregation: SecureSum | None = Field(default=None, exclude_if=absent)
+    privacy: Privacy | None = Field(default=None, exclude_if=absent)
+    recovery: Recovery | None = Field(default=None, exclude_if=absent)
     """The facts behind the bounds of attacks under differential privacy."""
-    resumed: list[Resumed] | None = Field(default=None, exclude_if=_absent)
-    run: str | None = Field(default=None, exclude_if=_absent)
+    resumed: list[Resumed] | None = Field(default=None, exclude_if=absent)
+    run: str | None = Field(default=None, exclude_if=absent)
     """The key by which clients with a memory know the run again."""
-    weights: Weights | None = Field(default=None, exclude_if=_absent)
+    weights: Weights | None = Field(default=None, exclude_if=absent)
 
     _folder: Path = PrivateAttr(default=Path())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from fl_app.results.round import Round
-from fl_app.results.rows import Row, Whole
+from fl_app.results.rows import Row, Whole, absent
 
 
 class Summary(Row):
@@ -31,7 +33,12 @@ class Summary(Row):
     epsilon: float | None = None
     epsilon_server: float | None = None
     epsilon_unit: str | None = None
-    """`client` or `record`."""
+    """The unit of these two, `client` or `record`."""
+    epsilon_adjacency: str | None = Field(default=None, exclude_if=absent)
+    """The federations that `epsilon` compares, such as `add or remove one client`. `epsilon_server` compares
+    them with and without one."""
+    epsilon_record: float | None = Field(default=None, exclude_if=absent)
+    """The cost to a single record, where both units have noise of their own."""
     seconds: float | None = None
 
 
@@ -58,6 +65,7 @@ def summarise(rounds: Sequence[Round]) -> Summary:
         dense_bytes=_total([row.dense_bytes for row in rounds]),
         epsilon=end.epsilon,
         epsilon_server=end.epsilon_server,
+        epsilon_record=end.epsilon_record,
         seconds=sum(seconds) if seconds else None,
     )
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,8 +23,13 @@ def json_text(content: object, *, ascii_only: bool = True) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file at once or not at all."""
     draft = path.with_name(f"{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def _plain(value: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from torch import nn
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
 from fl_app.console.progress import follow_search, track
-from fl_app.console.stated_failure import StatedFailure
+from fl_app.console.stated_failure import StatedFailure, most_frequent
 from fl_app.models import manipulate_like
 from fl_app.report import save_images
 from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
@@ -79,7 +78,7 @@ def attack_sightings(
     watch = _Watch(sightings, template, public, attacker, results.run.recovery)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
-        results.run.attacks += entries
+        results.add_attacks(entries)
         for note in exceeded_notes(entries):
             logger.warning("%s", note)
             if note not in results.run.notes:  # a run may be attacked again
@@ -94,10 +93,9 @@ def check_attacked(auditor: PassiveServer, results: Results) -> None:
             "attack: no attacked client answered in an attacked round, so nothing was measured; see failures "
             "in result.json, and choose others by attack.rounds and attack.clients"
         )
-    reasons = Counter(entry.gave_up for entry in results.run.attacks)
-    if reasons and None not in reasons:
-        reason, _ = reasons.most_common(1)[0]
-        raise NotAttacked(f"attack: it gave up on all {len(results.run.attacks)} updates: {reason}")
+    reasons = [entry.gave_up for entry in results.run.attacks if entry.gave_up is not None]
+    if reasons and len(reasons) == len(results.run.attacks):
+        raise NotAttacked(f"attack: it gave up on all {len(reasons)} updates: {most_frequent(reasons)}")
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,13 @@ class _Watch:
         """Return the observation of a case, with earlier rounds of the same client as its history."""
         if case.undefended:
             return self._see(case.sighting, undefended=True)
-        return self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        seen = self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
+        return replace(seen, defend=self.attacker.defend) if case.adaptive else seen
 
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
         template = self.template if manipulated is None else manipulate_like(self.template, manipulated)
-        return observe(
+        seen = observe(
             sighting,
             template,
             self.public,
@@ -130,6 +129,7 @@ class _Watch:
             grant_length=self.attacker.grant_length,
             **more,
         )
+        return replace(seen, known=self.attacker.known)
 
     def _past(self, sighting: Sighting) -> list[Sighting]:
         """Return earlier sightings of the client; to a manipulated model it has no past."""
@@ -386,17 +386,21 @@ def _names(case: _Case, result: Any) -> dict[str, Any]:
 
 def _granted(observation: Observation) -> dict[str, Any]:
     """Describe the attacker's knowledge beside the model and the update."""
-    return {
-        "labels": observation.labels is not None,
-        "batch_size": observation.batch_size,
-        "mode": "train" if observation.training else "eval",
-        "normalisation": observation.mean is not None,
-        "BatchNorm statistics": observation.buffers is not None,
-        "local_steps": observation.local_steps,
-        "lr": observation.lr,
-        "history": len(observation.history) or None,
-        "same_batch": observation.same_batch,
-    } | ({} if observation.length is None else {"length": observation.length})
+    return (
+        {
+            "labels": observation.labels is not None,
+            "batch_size": observation.batch_size,
+            "mode": "train" if observation.training else "eval",
+            "normalisation": observation.mean is not None,
+            "BatchNorm statistics": observation.buffers is not None,
+            "local_steps": observation.local_steps,
+            "lr": observation.lr,
+            "history": len(observation.history) or None,
+            "same_batch": observation.same_batch,
+        }
+        | ({} if observation.length is None else {"length": observation.length})
+        | ({} if observation.known is None else {"images": len(observation.known.images)})
+    )
 
 
 def _scores(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> dict[str, Any]:

@@ -8,41 +8,35 @@ asking twice would be a second release.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import logging
-import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from fl_app.adversary.passive import Public, Sighting
-from fl_app.adversary.sightings import FOLDER as SIGHTINGS
 from fl_app.adversary.sightings import load_sightings, save_sightings
 from fl_app.config.compose import ConfigError, key_of
 from fl_app.config.hash import what_counts
 from fl_app.models import ModelSpec
 from fl_app.results import Resumed, Round, Row
+from fl_app.running.ownership import CHECKPOINT, STATE, remove_checkpoint
+from fl_app.storage.fingerprint import hash_json
 from fl_app.storage.plain_folder import refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
 from fl_app.strategies.begun import Begun
 
-logger = logging.getLogger(__name__)
-
-FOLDER = "checkpoint"
 SECONDS_BETWEEN = 30.0
 """Seconds between automatic checkpoints in-process."""
 _SHARE_OF_TIME = 0.05
 """Largest share of time spent on checkpoints."""
-_STATE, _BEGUN, _LOCK = "state", "begun.json", "lock"
-VERSION = 3
+_BEGUN, _CHECKSUM = "begun.json", "checksum"
+VERSION = 4
 _ALLOWED = ("timeout",)
 """Settings that a resume may change, beside those that do not affect the numbers."""
 
@@ -96,7 +90,7 @@ _NOTED: Mapping[str, _Holds] = {
 
 def has_checkpoint(folder: Path) -> bool:
     """Say whether a run's folder has a checkpoint to resume from."""
-    return (folder / FOLDER / _STATE).is_file()
+    return (folder / CHECKPOINT / STATE).is_file()
 
 
 @dataclass(frozen=True)
@@ -131,14 +125,12 @@ class Checkpoint:
         public: Public,
         *,
         seconds: float,
-        lock: IO[str] | None = None,
     ) -> None:
-        self.folder = folder / FOLDER
+        self.folder = folder / CHECKPOINT
         self._spec, self._public = spec, public
         self._seconds = seconds
         self._last = time.monotonic()
         self._written = 0
-        self._lock = lock
 
     @property
     def is_due(self) -> bool:
@@ -148,11 +140,10 @@ class Checkpoint:
     def save(self, state: Saved, sightings: Sequence[Sighting]) -> None:
         """Write the state, and the sightings since the last checkpoint."""
         start = time.monotonic()
-        if self._lock is None:
-            self._lock = claim(self.folder.parent)
+        self.folder.mkdir(exist_ok=True)
         for path in save_sightings(self.folder, list(sightings[self._written :]), self._spec, self._public):
             sync(path)
-        write_tree(self.folder / _STATE, {"version": VERSION} | vars(state))
+        write_tree(self.folder / STATE, {"version": VERSION} | vars(state))
         self._written = len(sightings)
         (self.folder / _BEGUN).unlink(missing_ok=True)
         self._last = time.monotonic()
@@ -161,54 +152,23 @@ class Checkpoint:
 
     def begin(self, begun: Begun) -> None:
         """Note the requests of a round before they are sent."""
-        replace_file(self.folder / _BEGUN, [json.dumps(asdict(begun)).encode()])
+        content = asdict(begun)
+        text = json.dumps(content | {_CHECKSUM: hash_json(content)})
+        replace_file(self.folder / _BEGUN, [text.encode()])
 
     def go_on(self, saved: Saved) -> list[Sighting]:
-        """Return the sightings before the checkpoint; remove files that are newer."""
-        known = set(saved.seen)
-        where = self.folder / SIGHTINGS
-        if not known:
-            shutil.rmtree(where, ignore_errors=True)
+        """Return the sightings before the checkpoint; files of later rounds are left to be overwritten."""
+        if not saved.seen:
             return []
-        last = max(number for number, _ in known)
-        for path in where.iterdir():
-            match = re.match(r"r(\d+)-", path.name)
-            if match and int(match[1]) > last:
-                path.unlink()
-        found = {(s.order.round, s.order.client): s for s in load_sightings(self.folder)[0]}
-        if missing := sorted(known - found.keys()):
-            raise ValueError(f"resume: {where}: lacks the sightings of rounds and clients {missing}")
+        found = {(s.order.round, s.order.client): s for s in load_sightings(self.folder, only=saved.seen)[0]}
+        if missing := sorted(set(saved.seen) - found.keys()):
+            raise ValueError(f"{self.folder}: lacks the sightings of rounds and clients {missing}")
         self._written = len(saved.seen)
         return [found[key] for key in saved.seen]
 
-    def close(self, *, remove: bool) -> None:
-        """Leave the checkpoint to others, or remove it."""
-        if self._lock is None:
-            return  # there is none
-        if remove:
-            shutil.rmtree(self.folder)
-        self._lock.close()
-        self._lock = None
-
-
-def claim(folder: Path) -> IO[str]:
-    """Keep others from going on with the run in ``folder``, until the lock is closed or this process ends."""
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    lock = (folder / FOLDER / _LOCK).open("w")
-    try:
-        # not a file with a name in it: in a container the same server comes back under another name
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
-        raise ConfigError(f"resume: {folder}: another process is at work on this run") from error
-    return lock
-
-
-def discard(folder: Path) -> None:
-    """Remove the checkpoint of an earlier run that a new one in the same folder takes the place of."""
-    if (folder / FOLDER).exists():
-        with claim(folder):
-            shutil.rmtree(folder / FOLDER)
+    def remove(self) -> None:
+        """Remove what a finished run does not need."""
+        remove_checkpoint(self.folder.parent)
 
 
 def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
@@ -216,7 +176,7 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
 
     What cannot be used is a `ConfigError` that says why; nothing is removed.
     """
-    path = folder / FOLDER / _STATE
+    path = folder / CHECKPOINT / STATE
     try:
         refuse_links(folder)
         tree = read_tree(path)
@@ -225,18 +185,37 @@ def read_checkpoint(folder: Path) -> tuple[Saved, Begun | None]:
             raise DamagedFile(f"{path}: is of another version of this project: {version!r}, not {VERSION}")
         saved = Saved(**tree)
         _check(path, vars(saved), _SAVED)
-        begun_path = folder / FOLDER / _BEGUN
-        begun = Begun(**json.loads(begun_path.read_text())) if begun_path.exists() else None
-        if begun is not None:
-            _check(begun_path, vars(begun), _NOTED)
+        begun = _read_begun(folder / CHECKPOINT / _BEGUN)
     except FileNotFoundError as error:
         raise ConfigError(
             f"resume: {folder} has no checkpoint: the run is finished, was cut short before its first one, "
             "or was made with checkpoint=false"
         ) from error
     except (DamagedFile, TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
-        raise ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew") from error
+        raise unusable(error) from error
+    except OSError as error:
+        raise ConfigError(f"resume: {path} cannot be read: {error}; nothing was changed") from error
     return saved, begun
+
+
+def unusable(error: Exception) -> ConfigError:
+    """Return the refusal of a checkpoint that is damaged."""
+    return ConfigError(f"resume: {error}; nothing was changed, and the run can only start anew")
+
+
+def _read_begun(path: Path) -> Begun | None:
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        stated = content.pop(_CHECKSUM, None)
+        if stated != hash_json(content):
+            raise DamagedFile("its checksum is not that of its content")
+        begun = Begun(**content)
+    except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path}: is damaged: {error}") from error
+    _check(path, vars(begun), _NOTED)
+    return begun
 
 
 def _check(path: Path, values: Mapping[str, Any], expected: Mapping[str, _Holds]) -> None:

@@ -6,11 +6,12 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
@@ -21,6 +22,7 @@ from fl_app.adversary.participant import Participant
 from fl_app.adversary.passive import PassiveServer, Sighting
 from fl_app.adversary.sightings import save_sightings
 from fl_app.config.build import ServerParts, server_parts, share_moved_most
+from fl_app.config.compose import ConfigError
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
@@ -32,10 +34,14 @@ from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.measured_epsilon import describe_canaries
+from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.result import Results, run_folder
-from fl_app.running.resume import LastingRun, read_past
+from fl_app.running.resume import LastingRun, Past, read_past
+from fl_app.running.room import make_room
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
+from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.strategies import BudgetSpent, FedSGD
+from fl_app.strategies.outcome import check_used
 from fl_app.training import Evaluation, batch_norm, parameters, task_of
 
 logger = logging.getLogger(__name__)
@@ -52,19 +58,37 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
     """
     parts = server_parts(overrides, trust)
     config = parts.config
-    resumed = config["resume"]
-    past = read_past(config)
+    resumed, config["resume"] = config["resume"], None
+    if resumed and not Path(resumed).is_dir():
+        raise ConfigError(f"resume: {resumed}: there is no such folder")
     folder = run_folder(resumed or config["run_dir"], config["choices"]["defense"])
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with claim(folder):
+            past = read_past(config, folder) if resumed else None
+            if past is not None and past.is_finished:
+                return _complete(parts, folder)
+            make_room()
+            return _run(grid, parts, overrides, folder, past)
+    finally:
+        remove_if_empty(folder)
+
+
+def _run(grid: Grid, parts: ServerParts, overrides: str, folder: Path, past: Past | None) -> Path:
+    """Run, or go on with, the run in a claimed folder."""
+    config = parts.config
     results = Results(folder, config, _sizes(parts))
     results.run.test_samples = _test_samples(parts)
+    describe_vectors(parts.strategy, parts.model, results)
+    start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
+    auditor = watch(parts)
+    lasting = LastingRun(grid, parts, overrides, results, auditor, past)
+    if past is None:
+        clear(folder)
     with _logging_to(folder / "run.log"):
-        describe_vectors(parts.strategy, parts.model, results)
-        start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
-        lasting: LastingRun | None = None
         trained = False
         try:
-            auditor = watch(parts)
-            lasting = LastingRun(grid, parts, overrides, results, auditor, past)
+            lasting.begin()
             with stopping_after_rounds():
                 sightings = _train(grid, parts, results, auditor, lasting)
             trained = True
@@ -80,23 +104,45 @@ def run_federation(grid: Grid, overrides: str, trust: Trust = NOBODY) -> Path:
                 )
                 attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
                 check_attacked(auditor, results)
-        except KeyboardInterrupt:
-            if trained and lasting is not None:
-                lasting.save_now()
-            results.finish("interrupted", "interrupted by the user")
-            raise KeyboardInterrupt(_how_to_go_on(folder)) from None
-        except BaseException as error:
-            results.finish("failed", f"{type(error).__name__}: {error}")
-            raise
-        else:
             results.finish("finished")
-        finally:
-            _show_partition(parts, folder / "partition.png")
-            report = write_report(folder)
-            logger.info("report: %s", report)
-            if lasting is not None:
-                lasting.end(finished=results.run.status == "finished")
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted and trained:
+                lasting.save_now()
+            words = "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
+            results.fail("interrupted" if interrupted else "failed", words)
+            with _never_in_the_way():
+                _show(parts, folder)
+            if interrupted:
+                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
+            raise
+        report = _show(parts, folder)
+        lasting.end()
     return report
+
+
+def _complete(parts: ServerParts, folder: Path) -> Path:
+    """Write the pages of a run that was killed after its result was there, and remove its checkpoint."""
+    report = _show(parts, folder)
+    remove_checkpoint(folder)
+    return report
+
+
+def _show(parts: ServerParts, folder: Path) -> Path:
+    """Write the pictures and the report of a run, and return the report's path."""
+    _show_partition(parts, folder / "partition.png")
+    report = write_report(folder)
+    logger.info("report: %s", report)
+    return report
+
+
+@contextmanager
+def _never_in_the_way() -> Iterator[None]:
+    """Log an error of the pages of a run that has failed: they are no part of it."""
+    try:
+        yield
+    except Exception as error:
+        logger.error("the report of this run cannot be written: %s", error)
 
 
 def watch(parts: ServerParts) -> PassiveServer:
@@ -152,8 +198,9 @@ def _train(
                 grid=TappedGrid(lying(grid, parts), auditor),
                 # copies: evaluation writes into the model, and held tensors must not change
                 initial_arrays=hold(
-                    strategy.weights | strategy.buffers
-                    or {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    {name: t.clone() for name, t in parts.model.state_dict().items()}
+                    | strategy.weights
+                    | strategy.buffers
                 ),
                 num_rounds=config["rounds"] - strategy.done,
                 timeout=strategy.exchange.deadline.seconds,
@@ -164,6 +211,7 @@ def _train(
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
+            check_used(type(strategy).__name__, strategy.records)
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
@@ -210,6 +258,7 @@ class _RoundEnd:
             if not self.parts.strategy.done:
                 self.lasting.round_ended(0)
             return None
+        self.parts.strategy.exchange.refuse_failure()
         server_round += self.parts.strategy.done
         seconds = time.perf_counter() - self._start
         config = self.parts.config
@@ -223,7 +272,8 @@ class _RoundEnd:
         self.results.add_round(record, tested=tested, validated=validated, seconds=seconds)
         shown = [] if self._accuracy is None else [f"accuracy {self._accuracy:.1%}"]
         if record.epsilon is not None:
-            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}")
+            of_record = "" if record.epsilon_record is None else f", record {record.epsilon_record:.3g}"
+            shown.append(f"ε {record.epsilon:.2f}, server {record.epsilon_server:.3g}{of_record}")
         self.advance(server_round, ", ".join(shown))
         self.lasting.round_ended(server_round)
         self._start = time.perf_counter()
@@ -234,7 +284,7 @@ class _RoundEnd:
         logger.info("%s", reason)
         self.results.run.notes.append(reason)
         strategy = self.parts.strategy
-        tested, validated = self._evaluate(hold(strategy.weights | strategy.buffers))
+        tested, validated = self._evaluate(strategy.whole_model())
         self.results.score_last_round(tested, validated)
 
     def _evaluate(self, arrays: ArrayRecord) -> tuple[Evaluation, Evaluation | None]:
@@ -252,8 +302,9 @@ def _in_words(tested: Evaluation) -> str:
 
 
 def _save_model(strategy: FedSGD, path: Path) -> None:
-    tensors = strategy.weights | strategy.buffers
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    tensors = release(strategy.whole_model())
+    # copies: the format refuses two names of one tensor
+    save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, path)
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -277,7 +328,7 @@ def _sizes(parts: ServerParts) -> dict[str, int]:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("fl_app", "attacks")]
     for each in loggers:
@@ -288,4 +339,5 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         for each in loggers:
             each.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # of a full disk; it must not take the place of the run's own error
+            handler.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import platform
 import time
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from fl_app.config.hash import hash_config
 from fl_app.console.words import foreign
 from fl_app.results import (
     RESULT,
+    Attack,
     Model,
     ResultError,
     Resumed,
@@ -26,10 +29,15 @@ from fl_app.results import (
     load_run,
     summarise,
     write_json,
+    write_text,
 )
 from fl_app.training import Evaluation
 from fl_app.transforms import residual_bound
 
+logger = logging.getLogger(__name__)
+
+RUNS = "runs"
+"""Folder below which a run without one of its own makes one."""
 _SAVE_EVERY_SECONDS = 5.0
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "numpy", "lpips", "hydra-core", "zstandard", "fl-app")
 
@@ -38,7 +46,6 @@ class Results:
     """Fills the rows of a run and writes them to ``folder/result.json``."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], model: Mapping[str, int]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         shown = {key: value for key, value in config.items() if key not in ("run_dir", "resume")}
         self.run = Run(
             status="running",
@@ -49,7 +56,11 @@ class Results:
         ).lies_in(folder)
         self._start = time.perf_counter()
         self._saved = 0.0
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        self._config = dict(config)
+
+    def begin(self) -> None:
+        """Write the config and the first result; until now nothing is on the disk."""
+        write_text(self.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self._config)))
         self.save()
 
     @classmethod
@@ -75,7 +86,6 @@ class Results:
         """Take over the rounds from before the interruption."""
         self.run.rounds, self.run.resumed = rows, resumed
         self._start -= seconds
-        self.save()
 
     def add_round(
         self,
@@ -95,11 +105,41 @@ class Results:
         """Add scores to the last row, which became the final one."""
         self.run.rounds[-1] = self.run.rounds[-1].model_copy(update=_scores(tested, validated))
 
+    def add_attacks(self, entries: list[Attack]) -> None:
+        """Add the results of attacks, each in place of an earlier one with the same settings."""
+        new = {_same(entry) for entry in entries}
+        self.run.attacks = [*(entry for entry in self.run.attacks if _same(entry) not in new), *entries]
+
     def finish(self, status: str, error: str | None = None) -> None:
         """Set the status at the end of the run, and write everything."""
         # it may quote a client
         self.run.status, self.run.error = status, None if error is None else foreign(error)
         self.save()
+
+    def fail(self, status: str, error: str) -> None:
+        """Set the status of a run that ends with an error, as far as the disk still allows it.
+
+        A full disk keeps the earlier file whole; it takes the status and the error in place of blank space.
+        """
+        try:
+            self.finish(status, error)
+        except Exception as second:  # nothing may hide the first error
+            logger.error("%s cannot be written: %s", self.folder / RESULT, second)
+            self._mark_in_place(status, error)
+
+    def _mark_in_place(self, status: str, error: str) -> None:
+        path = self.folder / RESULT
+        try:
+            old = path.read_bytes()
+            content = json.loads(old) | {"status": status, "error": foreign(error)}
+            # without indentation it is shorter: no new block of the disk is needed
+            new = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+            if len(new) > len(old):
+                return
+            with path.open("r+b") as stream:
+                stream.write(new.ljust(len(old) - 1) + b"\n")
+        except Exception as third:
+            logger.error("its status stays %s: %s", "running", third)
 
     def save(self) -> None:
         """Write result.json at once or not at all."""
@@ -111,9 +151,17 @@ class Results:
         summary = summarise(self.run.rounds)
         summary.residual_bound = _residual_bound(self.run.rounds)
         if summary.epsilon is not None:
-            summary.epsilon_unit = "record" if self.run.privacy is None else self.run.privacy.unit
+            privacy = self.run.privacy
+            summary.epsilon_unit = "record" if privacy is None else privacy.unit
+            summary.epsilon_adjacency = "add or remove one record" if privacy is None else privacy.adjacency
         summary.seconds = self.seconds
         return summary
+
+
+def _same(entry: Attack) -> tuple[object, ...]:
+    """Return the values in which a new entry agrees with the one whose place it takes."""
+    settings = entry.settings_hash
+    return entry.name, entry.adaptive, entry.update, entry.round, entry.client, entry.labels_from, settings
 
 
 def find_run(folder: Path) -> Run | None:
@@ -149,7 +197,7 @@ def run_folder(wanted: Path | str | None, name: str) -> Path:
     """Return the folder that was asked for, else a new one below runs/, named by the time and ``name``."""
     if wanted:
         return Path(wanted)
-    day = Path("runs") / datetime.now().strftime("%Y-%m-%d")
+    day = Path(RUNS) / datetime.now().strftime("%Y-%m-%d")
     stem = f"{datetime.now():%H-%M-%S}-{name}"
     for attempt in range(1, 1000):
         folder = day / (stem if attempt == 1 else f"{stem}-{attempt}")

@@ -7,29 +7,32 @@ import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
+from torch import nn
 
 from fl_app.adversary.passive import PassiveServer
 from fl_app.client.records import from_tree, to_tree
+from fl_app.client.state import check
 from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
+from fl_app.config.hash import hash_config
 from fl_app.console.interruption import asked_to_stop
 from fl_app.results import Resumed, Round
 from fl_app.running.checkpoint import (
     SECONDS_BETWEEN,
     Checkpoint,
     Saved,
-    claim,
-    discard,
     on_device,
     own_overrides,
     read_checkpoint,
     refuse_differences,
+    unusable,
 )
 from fl_app.running.result import Results, find_run, versions
+from fl_app.strategies import FedSGD
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.persistence import Rehearsal
 
@@ -57,30 +60,26 @@ class Past(NamedTuple):
     reason: str
     resumed: list[Resumed]
     """Earlier times; result.json may know of some after the checkpoint."""
-    lock: IO[str]
-    """Held as long as the run goes on."""
+    is_finished: bool
+    """Whether the run had its result, and only its pages and the end of its checkpoint are missing."""
 
 
-def read_past(config: dict[str, Any]) -> Past | None:
-    """Return the past of the run that ``config`` resumes, if it does; it is then that run's config."""
-    folder = config["resume"]
-    config["resume"] = None
-    if folder is None:
-        return None
-    saved, begun = read_checkpoint(Path(folder))
+def read_past(config: dict[str, Any], folder: Path) -> Past:
+    """Return the past of the run in the claimed ``folder``; ``config`` becomes that run's."""
+    saved, begun = read_checkpoint(folder)
     if saved.refusal is not None:
         raise ConfigError(f"resume: {folder}: {saved.refusal}")
     refuse_differences(saved.config, config)
     if config["checkpoint"] is False:
         raise ConfigError("checkpoint: a run that is resumed goes on making them: expected auto or true")
     config["run_dir"] = saved.config["run_dir"]
-    lock = claim(Path(folder))
-    run = find_run(Path(folder))
+    run = find_run(folder)
     status = "running" if run is None else run.status or "running"
     reason = "killed" if run is None or status == "running" else run.error or status
     resumed = [Resumed.model_validate(entry) for entry in saved.resumed]
     later = [] if run is None else run.resumed or []
-    return Past(saved, begun, reason, max(resumed, later, key=len), lock)
+    finished = run is not None and status == "finished" and run.config_hash == hash_config(saved.config)
+    return Past(saved, begun, reason, max(resumed, later, key=len), finished)
 
 
 class LastingRun:
@@ -103,15 +102,30 @@ class LastingRun:
         strategy.run_key = "" if self._resident else os.urandom(16).hex()
         self._repeats = self._resident is not None and strategy.repeats
         """Whether rounds may be trained again: they give the same bits, and reveal nothing new."""
-        if past is None:
-            discard(results.folder)
-        self._checkpoint = self._checkpoint_of(parts.config["checkpoint"], past)
+        self._past = past
+        self._checkpoint = self._checkpoint_of(parts.config["checkpoint"])
         if self._checkpoint is not None and not self._repeats:
             strategy.on_begin = self._checkpoint.begin
         if self._checkpoint is not None and past is not None:
-            self._resume(past, self._checkpoint)
+            try:
+                self._recall(past, self._checkpoint)
+            except Exception as error:  # whatever a damaged value makes the parts meet
+                raise unusable(error) from error
         if strategy.run_key:
             results.run.run = strategy.run_key
+
+    def begin(self) -> None:
+        """Write the first result, of a resumed run with its earlier rounds; nothing was written before."""
+        past, checkpoint, strategy = self._past, self._checkpoint, self._parts.strategy
+        self._results.begin()
+        if past is None or checkpoint is None:
+            return
+        done = past.saved.rows[-1]["round"] if past.saved.rows else 0
+        self._say_what_differs(past.saved, done)
+        begun = past.begun
+        if begun is not None and not self._repeats and begun.round == done + 1:
+            strategy.begin_again(begun)
+            self._save(checkpoint)
 
     def round_ended(self, server_round: int) -> None:
         """Make a checkpoint if it is time for one; round 0 is the start."""
@@ -129,37 +143,35 @@ class LastingRun:
         if self._checkpoint is not None:
             self._save(self._checkpoint)
 
-    def end(self, *, finished: bool) -> None:
-        """Release the run for a later resume; a finished run has nothing to resume."""
+    def end(self) -> None:
+        """Remove the checkpoint of a finished run: there is nothing to resume."""
         if self._checkpoint is not None:
-            self._checkpoint.close(remove=finished)
+            self._checkpoint.remove()
 
-    def _checkpoint_of(self, wanted: bool | str, past: Past | None) -> Checkpoint | None:
+    def _checkpoint_of(self, wanted: bool | str) -> Checkpoint | None:
         if wanted is False:
             return None
         # a client keeps only its memories around its last two answers
         seconds = SECONDS_BETWEEN if wanted == "auto" and self._repeats else 0.0
-        parts, lock = self._parts, None if past is None else past.lock
-        return Checkpoint(self._results.folder, parts.spec, parts.public, seconds=seconds, lock=lock)
+        return Checkpoint(self._results.folder, self._parts.spec, self._parts.public, seconds=seconds)
 
-    def _resume(self, past: Past, checkpoint: Checkpoint) -> None:
-        """Go on where the checkpoint was made."""
-        saved, begun, strategy = past.saved, past.begun, self._parts.strategy
-        rows = [Round.model_validate(row) for row in saved.rows]
-        done = rows[-1].round if rows else 0
-        at = datetime.now().isoformat(timespec="seconds")
-        entry = Resumed(round=done, at=at, reason=past.reason)
-        self._results.resume(rows, saved.seconds, [*past.resumed, entry])
-        self._say_what_differs(saved, done)
+    def _recall(self, past: Past, checkpoint: Checkpoint) -> None:
+        """Take over the state of the checkpoint, in memory alone: it may turn out to be unusable."""
+        saved, strategy = past.saved, self._parts.strategy
         strategy.restore(on_device(saved.strategy, next(self._parts.model.parameters()).device))
+        _check_weights(strategy, self._parts.model)
         strategy.run_key = saved.run_key
         self._auditor.sightings[:] = checkpoint.go_on(saved)
         self._auditor.notes[:] = saved.notes
         if self._resident is not None and saved.clients is not None:
-            self._resident.restore({client: from_tree(tree) for client, tree in saved.clients.items()})
-        if begun is not None and not self._repeats and begun.round == done + 1:
-            strategy.begin_again(begun)
-            self._save(checkpoint)
+            memories = {client: from_tree(tree) for client, tree in saved.clients.items()}
+            for memory in memories.values():
+                check(memory)
+            self._resident.restore(memories)
+        rows = [Round.model_validate(row) for row in saved.rows]
+        at = datetime.now().isoformat(timespec="seconds")
+        entry = Resumed(round=rows[-1].round if rows else 0, at=at, reason=past.reason)
+        self._results.resume(rows, saved.seconds, [*past.resumed, entry])
 
     def _save(self, checkpoint: Checkpoint) -> None:
         strategy, results, auditor = self._parts.strategy, self._results, self._auditor
@@ -202,3 +214,11 @@ class LastingRun:
         for note in notes:
             logger.warning("%s", note)
         self._results.run.notes += notes
+
+
+def _check_weights(strategy: FedSGD, model: nn.Module) -> None:
+    """Refuse, as a ValueError, weights that are not those of this model; before round 1 there are none."""
+    own = model.state_dict()
+    for name, tensor in (strategy.weights | strategy.buffers).items():
+        if name not in own or (own[name].shape, own[name].dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(f"its model's {name} does not fit the model of its config")

@@ -4,7 +4,7 @@ A client calls `offer`, `share`, `mask`, (`endorse`) and `unmask`; the server dr
 """
 
 from fl_app.secagg.client import Step, check_job, endorse, mask, offer, share, terms_of, unmask
-from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed
+from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed, SpoiledSum
 from fl_app.secagg.fixed_point import FixedPoint, fit_fixed_point
 from fl_app.secagg.graph import Assumptions, Neighbourhood, fit_neighbourhood, most_colluding
 from fl_app.secagg.identities import Identity, create_identities, load_identity, load_pinned
@@ -25,6 +25,7 @@ __all__ = [
     "RoundFailed",
     "SecureRound",
     "SecureSum",
+    "SpoiledSum",
     "Step",
     "Terms",
     "check_job",

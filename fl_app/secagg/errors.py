@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 
 class ProtocolError(ValueError):
@@ -15,6 +15,15 @@ class ProtocolError(ValueError):
 
 class RoundFailed(RuntimeError):
     """Failed round: there is no sum, and the model must not change."""
+
+
+class SpoiledSum(RoundFailed):
+    """Failure of a round whose sum is beyond what its clients may send."""
+
+    def __init__(self, what: str, clients: Sequence[int]) -> None:
+        super().__init__(what)
+        self.clients = clients
+        """Clients of the sum; at least one of them lied."""
 
 
 class QuorumError(RoundFailed):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.secagg.envelopes import UNOPENED, Passage, Secret, check_share, commit_to_seed
-from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed
+from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed, SpoiledSum
 from fl_app.secagg.fixed_point import Words
 from fl_app.secagg.graph import Graph
 from fl_app.secagg.identities import Pinned, check_signature
@@ -153,9 +153,10 @@ class SecureRound:
         most = len(self._survivors) * grid.levels
         outside = int((np.abs(grid.signed(self._total)) > most).sum())
         if outside:
-            raise RoundFailed(
+            raise SpoiledSum(
                 f"secure aggregation, {self.terms.name}: {outside} of {self.terms.size} entries of the sum "
-                f"are beyond what {len(self._survivors)} clients may send: one lies, and masks hide which"
+                f"are beyond what {len(self._survivors)} clients may send: one lies, and masks hide which",
+                self._survivors,
             )
         return SecureSum(self.terms, self._survivors, self._total)
 

@@ -11,9 +11,11 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from fl_app.storage.tree_file import replace_file
 
 _GUARD = ".guard"
 _PROCESSES = Path("/proc")
@@ -31,6 +33,9 @@ class Owner(NamedTuple):
         return f"process {self.pid} on {self.host}"
 
 
+_NOBODY = Owner(0, "", "")
+
+
 @contextmanager
 def claim(path: Path) -> Iterator[Owner | None]:
     """Hold the lock file ``path`` for a while; if another live process has it, yield that one instead."""
@@ -40,28 +45,44 @@ def claim(path: Path) -> Iterator[Owner | None]:
         yield other
     finally:
         if other is None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it must not hide how the work ended; a dead owner's lock does not count
+                path.unlink()
 
 
 def _take(path: Path) -> Owner | None:
     me = Owner(os.getpid(), socket.gethostname(), _born(os.getpid()) or "")
-    # O_EXCL decides between hosts; on one host the guard, which dies with its process, keeps two
-    # from finding the same dead owner, and one from reading what the other has not yet written
+    # the link decides between hosts; on one host the guard, which dies with its process, keeps two
+    # from finding the same dead owner
     with _alone(path.parent):
         while True:
             try:
-                file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                _put(path, json.dumps(me._asdict()).encode())
             except FileExistsError:
                 other = _read(path)
                 if other is None:
                     continue
-                if other.host != me.host or _born(other.pid) == other.born:
+                if other != _NOBODY and (other.host != me.host or _born(other.pid) == other.born):
                     return other
                 path.unlink(missing_ok=True)
             else:
-                with os.fdopen(file, "w") as stream:
-                    json.dump(me._asdict(), stream)
                 return None
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a new file with all of its content at once; if there is one already, a FileExistsError."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        replace_file(draft, [content])
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            if path.exists():
+                raise FileExistsError(path) from None
+            os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -72,14 +93,22 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> Owner | None:
-    """Return the owner named in a lock file, or None if the file is gone."""
+    """Return the owner named in a lock file, or None if the file is gone.
+
+    A lock appears with all of its content: what is empty, or zeros, or cut off was left by a crash, and has
+    no owner.
+    """
     try:
-        owner = Owner(**json.loads(path.read_text()))
-        if tuple(map(type, owner)) != (int, str, str):
-            raise TypeError(f"expected a number and two texts, got {owner!r}")
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
+        return _NOBODY
+    try:
+        owner = Owner(**content)
+        if tuple(map(type, owner)) != (int, str, str):
+            raise TypeError(f"expected a number and two texts, got {owner!r}")
+    except TypeError:  # as another version may write it
         return Owner(0, f"an unknown host (see {path})", "")
     return owner
 

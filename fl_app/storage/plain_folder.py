@@ -1,8 +1,9 @@
-"""Check of untrusted folders: only files and folders in them, no links, pipes or devices."""
+"""Folders: a check of untrusted ones, with no links, pipes or devices in them, and the end of empty ones."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,3 +23,9 @@ def refuse_links(folder: Path) -> None:
                     raise StrangeEntry(
                         f"{entry.path}: expected a file or a folder, got a link, pipe or device"
                     )
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that was made for work which never began."""
+    with suppress(OSError):
+        folder.rmdir()

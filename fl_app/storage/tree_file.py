@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def replace_file(path: Path, pieces: list[bytes | memoryview]) -> None:
             os.fsync(stream.fileno())
         os.replace(draft, path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # a second error must not hide the first
+            draft.unlink()
         raise
     sync(path.parent)
 

@@ -10,7 +10,9 @@ from fl_app.strategies.fl_cs import FLCS
 from fl_app.strategies.fl_std import BudgetSpent, FLStd
 from fl_app.strategies.fl_top import FLTop
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, adagrad, adam, sgd, yogi
+from fl_app.strategies.outcome import NoUpdateUsed
 from fl_app.strategies.secure import SecureAggregation
+from fl_app.strategies.unpacked import Unpacked
 
 __all__ = [
     "ADGP",
@@ -27,9 +29,11 @@ __all__ = [
     "FedSGD",
     "FedYogi",
     "Moment",
+    "NoUpdateUsed",
     "OptimiserState",
     "SecureAggregation",
     "ServerOptimiser",
+    "Unpacked",
     "adagrad",
     "adam",
     "sgd",

@@ -129,7 +129,7 @@ class ADGP(FedSGD):
                 except CodecError as error:
                     self.exchange.fail(client, f"its locations are refused: {error}")
             elif client not in {failure.client for failure in self.records[-1].failures}:
-                self.exchange.fail(client, "named no locations in time")
+                self.exchange.fail_silent(client, "named no locations in time")
             if client not in named:
                 del self.exchange.sampled[client]
         return named

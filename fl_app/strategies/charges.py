@@ -11,6 +11,7 @@ from fl_app.privacy import (
     ClientNoise,
     Ledger,
     NoiseShares,
+    RecordLevel,
     Release,
     TakeTurns,
     TurnAccount,
@@ -103,16 +104,16 @@ class CohortCharges:
 
     def allows(self) -> bool:
         """Return whether one more round stays within the budget."""
-        return self.account.allows(rate=self.privacy.rate, multiplier=self.privacy.sigma)
+        return self.account.allows(rate=self.privacy.accounted_rate, multiplier=self.privacy.sigma)
 
     def after(self) -> float:
         """Return epsilon after one more round."""
-        return self.account.after(rate=self.privacy.rate, multiplier=self.privacy.sigma)
+        return self.account.after(rate=self.privacy.accounted_rate, multiplier=self.privacy.sigma)
 
     def charge(self, cohort: int, drawn: Collection[int], counted: int) -> None:
         """Charge a round of ``cohort`` clients; ``counted`` of them are in the sum."""
         self.account.charge(
-            rate=self.privacy.rate,
+            rate=self.privacy.accounted_rate,
             multiplier=self.privacy.sigma,
             cohort=drawn,
             server_multiplier=self.shares(cohort).for_server(counted or None),
@@ -121,7 +122,7 @@ class CohortCharges:
     def charge_lost(self, clients: Collection[int]) -> None:
         """Charge an interrupted round, at the price of the least noise."""
         self.account.charge(
-            rate=self.privacy.rate,
+            rate=self.privacy.accounted_rate,
             multiplier=self.privacy.sigma,
             cohort=clients,
             server_multiplier=self.shares(len(clients)).for_server(),
@@ -172,6 +173,32 @@ class TurnCharges:
         """Go on from what `history` returned."""
         self.account.rounds, self.account.lost = history["rounds"], history["lost"]
         self.account.server = history["server"]
+
+
+class RecordCharges:
+    """Cost of rounds to single records of the clients that took part, where each step has noise for them."""
+
+    def __init__(self, records: RecordLevel) -> None:
+        self._release = records.release
+        self._ledger = Ledger(records.accountant)
+
+    @property
+    def epsilon(self) -> float:
+        """Largest cost to a record of any client, against everybody; 0 before anybody took part."""
+        return self._ledger.epsilon() or 0.0
+
+    def charge(self, clients: Iterable[int]) -> None:
+        """Charge a round to all clients that were asked, whether or not their vector is in the sum."""
+        for client in clients:
+            self._ledger.charge(client, self._release)
+
+    def history(self) -> dict[str, Tree]:
+        """Return the ledger as plain values."""
+        return asdict(self._ledger)
+
+    def restore(self, history: Mapping[str, Tree]) -> None:
+        """Go on from what `history` returned."""
+        self._ledger = Ledger(**history)
 
 
 def charges_of(privacy: ClientNoise) -> CohortCharges | TurnCharges:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fl_app.console.stated_failure import StatedFailure
 from fl_app.console.words import foreign
 from fl_app.flower.deadline import Deadline
 from fl_app.results import Failure, Round
@@ -43,10 +44,22 @@ Pack = Callable[[int, int], tuple[RecordDict, int]]
 """``pack(client, base)`` returns a message's content, built on version ``base``, and its payload in bytes."""
 SECONDS = 3600.0
 """Default deadline of a round, in seconds."""
-_PATIENCE = {IDENTIFY: 0.3, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
-"""Share of the remaining time that an exchange may take, since others follow."""
+_PATIENCE = {IDENTIFY: 0.5, LOCATE: 0.25, OFFER: 0.25, SHARE: 0.25, TRAIN: 0.8, ENDORSE: 0.5}
+"""Share of the remaining time that an exchange may take, since others follow.
+
+A node of a deployment starts a process for each message, which takes longer than most training: it may need
+as long to identify itself as for the rest of the round.
+"""
 _OVERHEAD = 1 << 16
 """Bytes that a blob may have beyond twice its dense size: masked numbers have twice the width."""
+
+
+_NAMED = 3
+"""Clients whose reasons the end of a run quotes."""
+
+
+class NobodyAnswered(StatedFailure):
+    """A round in which every ordered client failed; it does not count, and the run stops before it."""
 
 
 class Arrived(NamedTuple):
@@ -70,6 +83,9 @@ class Exchange:
         self._most_bytes = _OVERHEAD
         self.sampled: dict[int, int] = {}
         """Node ids of this round's clients."""
+        self.unanswered: set[int] = set()
+        """Clients of this round that raised an error or stayed silent."""
+        self._drawn: frozenset[int] = frozenset()
         self._record: Round | None = None
         self._grid: Grid | None = None
 
@@ -83,6 +99,7 @@ class Exchange:
     def begin(self, record: Round, grid: Grid, sampled: dict[int, int], model: Update) -> None:
         """Begin a round with the drawn clients; ``model`` bounds the size of their answers."""
         self._record, self._grid, self.sampled = record, grid, sampled
+        self._drawn, self.unanswered = frozenset(sampled), set()
         self._most_bytes = 2 * raw_bytes(model) + _OVERHEAD
 
     def messages(self, kind: str, bases: Mapping[int, int], pack: Pack) -> list[Message]:
@@ -153,6 +170,26 @@ class Exchange:
         self.record.failures.append(failure)
         self.downlink.forget(client)
 
+    def fail_silent(self, client: int, reason: str) -> None:
+        """Record a client that gave no answer at all."""
+        self.unanswered.add(client)
+        self.fail(client, reason)
+
+    def refuse_failure(self) -> None:
+        """Raise `NobodyAnswered` if clients were ordered and all of them failed.
+
+        A single one must have raised an error or stayed silent: with refused answers it could end any run.
+        """
+        failed = {failure.client for failure in self.record.failures}
+        if not self._drawn or not self._drawn <= (failed if len(self._drawn) > 1 else self.unanswered):
+            return
+        reasons = [f"client {failure.client}: {failure.reason}" for failure in self.record.failures]
+        more = f", and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
+        raise NobodyAnswered(
+            f"round {self.record.round} does not count, since all {len(self._drawn)} ordered clients failed: "
+            f"{'; '.join(reasons[:_NAMED])}{more}"
+        )
+
     def note(self, text: str) -> None:
         """Add a note for readers of the round; it may quote a client."""
         text = foreign(text)
@@ -183,7 +220,7 @@ class Exchange:
             try:
                 reply = self.admit(client, message, counts=counts)
             except MessageError as error:
-                self.fail(client, str(error))
+                (self.fail_silent if message.has_error() else self.fail)(client, str(error))
                 continue
             if reply.answer.left_out:
                 self.record.attacked = sorted({*self.record.attacked, client})

@@ -36,10 +36,11 @@ from fl_app.strategies.exchange import Exchange, Pack
 from fl_app.strategies.gate import METRICS, Gate, Unusable, check_model
 from fl_app.strategies.gathering import gather_updates
 from fl_app.strategies.optimisers import Moment, OptimiserState, ServerOptimiser, sgd
+from fl_app.strategies.outcome import check_used
 from fl_app.strategies.robust import Rule
 from fl_app.strategies.roster import Roster, sample
 from fl_app.strategies.round_metrics import note_metrics
-from fl_app.training import parameters
+from fl_app.training import parameters, state_buffers, tied
 from fl_app.training.schedules import Schedule
 from fl_app.types import Update
 from fl_app.wire import decode, encode
@@ -70,8 +71,10 @@ class FedSGD(Strategy):
     nodes, at least ``min_available_nodes``.
 
     ``start`` is Flower's own. A bad client never stops a round: ``record.failures`` and the log name it, and
-    the others are averaged. A client without the previous version of the model requests the whole model and
-    gets it in the same round. ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
+    the others are averaged. A client without the previous version of the model requests the
+    whole model and gets it in the same round.
+
+    ``optimiser`` replaces SGD with ``momentum`` and ``weight_decay``.
     """
 
     passing: ClassVar[frozenset[str]] = frozenset(
@@ -171,6 +174,8 @@ class FedSGD(Strategy):
         self._model = describe_module(model) if run is None else run.spec
         self._parameters = tuple(parameters(model))
         self._frozen = tuple(frozen_parameters(model))
+        self._buffers = tuple(state_buffers(model))
+        self._tied = tied(model)
         self._fixed: Update = {}
         self._exchange_buffers = exchange_buffers
         self._seed = seed
@@ -365,11 +370,15 @@ class FedSGD(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the rounds as Flower does; all exchanges of a round share one deadline."""
+        """Run the rounds as Flower does; all exchanges of a round share one deadline.
+
+        If no round used a client's update, `NoUpdateUsed` is raised at the end with the most frequent
+        reason.
+        """
         self.begin(release(initial_arrays))
         self._started = True
         try:
-            return super().start(
+            result = super().start(
                 DeadlineGrid(grid, self.exchange.deadline),
                 initial_arrays,
                 num_rounds,
@@ -380,6 +389,8 @@ class FedSGD(Strategy):
             )
         finally:
             self._started = False
+        check_used(type(self).__name__, self.records)
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -419,7 +430,7 @@ class FedSGD(Strategy):
         good = self._collect(TRAIN, replies, self._pack(TRAIN))
         named = {failure.client for failure in record.failures} | set(record.attacked)
         for client in self.exchange.sampled.keys() - good.keys() - named:
-            self.exchange.fail(client, "no answer in time")
+            self.exchange.fail_silent(client, "no answer in time")
         self._charge(good)
 
         total, buffers, clients = self.gather(good)
@@ -429,12 +440,12 @@ class FedSGD(Strategy):
         record.dense_bytes = 2 * len(clients) * (raw_bytes(self.weights) + raw_bytes(self.buffers))
         if not self.settle(clients):
             self.exchange.note("no usable update: the model is unchanged")
-            return self._arrays(), None
+            return self.whole_model(), None
 
         with self._seeded("step", server_round):
             advanced = self._advance(total, buffers, server_round)
         if not advanced:
-            return self._arrays(), None
+            return self.whole_model(), None
         for client in clients:
             self._counted[client] = server_round
         counted = {client: good[client] for client in clients}
@@ -442,7 +453,7 @@ class FedSGD(Strategy):
         metrics = {} if record.train_loss is None else {"train_loss": record.train_loss}
         if self._run is None:
             metrics |= mean_metrics({client: good[client].metrics for client in clients}, self.weigh(good))
-        return self._arrays(), MetricRecord(dict(metrics))
+        return self.whole_model(), MetricRecord(dict(metrics))
 
     def _advance(self, total: RunningSum, buffers: RunningSum, server_round: int) -> bool:
         """Move the model by the sum of a round; if the result is unusable, return False and move nothing."""
@@ -455,6 +466,7 @@ class FedSGD(Strategy):
             check_model(weights, beside)
         except (Unusable, ArithmeticError) as error:
             self._optimiser_state = before
+            self.records[-1].clients = 0
             self.exchange.note(f"the sum is refused and the model is unchanged: {error}")
             return False
         self.weights, self.buffers = weights, beside
@@ -517,20 +529,20 @@ class FedSGD(Strategy):
 
     def _adopt(self, arrays: ArrayRecord) -> None:
         tensors = release(arrays)
-        own = {*self._parameters, *self._frozen}
-        missing = sorted(own - tensors.keys())
+        missing = sorted({*self._parameters, *self._frozen, *self._buffers} - tensors.keys())
         if missing:
             raise ValueError(
                 f"{type(self).__name__}: initial_arrays must be the state dict of its model, "
                 f"got none of {missing[:5]}"
             )
         self.weights = {name: tensors[name] for name in self._parameters}
-        self.buffers = {name: tensor for name, tensor in tensors.items() if name not in own}
+        self.buffers = {name: tensors[name] for name in self._buffers}
         self._fixed = {name: tensors[name] for name in self._frozen}
 
-    def _arrays(self) -> ArrayRecord:
-        """Return the whole model in Flower's format."""
-        return hold(self.weights | self.buffers | self._fixed)
+    def whole_model(self) -> ArrayRecord:
+        """Return the whole model in Flower's format, under all names of its state dict."""
+        whole = self.weights | self.buffers | self._fixed
+        return hold(whole | {name: whole[same] for name, same in self._tied.items()})
 
     def _check_started(self) -> None:
         """Refuse a wrapper of Flower around this strategy, which would neither clip nor add noise."""

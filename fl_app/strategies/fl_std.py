@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 
 import torch
 from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, PrivacySpent
 from torch import Tensor, nn
 
-from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, TakeTurns, TurnAccount
-from fl_app.results import Exchange, Privacy, SecureSum
+from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, RecordLevel, TakeTurns, TurnAccount
+from fl_app.results import Exchange, Privacy, RecordPrivacy, SecureSum
 from fl_app.secagg import Job, ProtocolError, RoundFailed
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
@@ -21,7 +21,7 @@ from fl_app.strategies.aggregate import RunningSum
 from fl_app.strategies.arguments import ConfiguredRun
 from fl_app.strategies.begun import Begun
 from fl_app.strategies.canaries import Canaries
-from fl_app.strategies.charges import charges_of
+from fl_app.strategies.charges import RecordCharges, charges_of
 from fl_app.strategies.disclosure import Disclosure
 from fl_app.strategies.fed_avg import FedAvg
 from fl_app.strategies.optimisers import ServerOptimiser
@@ -131,6 +131,13 @@ class FLStd(FedAvg):
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(model).values())
         self.cohort_charges = None if privacy is None else charges_of(privacy)
+        records = None if privacy is None else privacy.records
+        if records is not None and run is None:
+            raise ValueError(
+                f"{type(self).__name__}: noise of records is added by clients that fl_app trains; expected a "
+                "privacy without records"
+            )
+        self.record_charges = None if records is None else RecordCharges(records)
         self.canaries = None if privacy is None or not privacy.canaries else Canaries(privacy, self._seed)
         self.sketch = self.sketch_of(1)
         self.clip = 0.0 if privacy is None else self.bound(privacy)
@@ -149,6 +156,15 @@ class FLStd(FedAvg):
     def account(self) -> ClientAccount | TurnAccount | None:
         """Account of client-level privacy."""
         return None if self.cohort_charges is None else self.cohort_charges.account
+
+    def privacy_spent(self) -> PrivacySpent | None:
+        """Return ε so far in Flower's form, against an observer of the models; None before any charge."""
+        account = self.account
+        if account is None or account.epsilon is None:
+            return None
+        method = account.accountant if isinstance(account, ClientAccount) else "gaussian"
+        released = sum(record.epsilon is not None for record in self.records)
+        return PrivacySpent(account.epsilon, account.delta, released, method)
 
     @property
     def masked(self) -> bool:
@@ -180,6 +196,7 @@ class FLStd(FedAvg):
             else Privacy(
                 noise_multiplier=privacy.sigma,
                 clip=self.clip,
+                records=None if privacy.records is None else _describe_records(privacy.records),
                 replayable=privacy.replayable,
                 mechanism=privacy.mechanism,
                 adjacency=privacy.adjacency,
@@ -200,6 +217,7 @@ class FLStd(FedAvg):
         """Return the state after the rounds so far, as plain values."""
         return super().history() | {
             "cohort_charges": None if self.cohort_charges is None else self.cohort_charges.history(),
+            "record_charges": None if self.record_charges is None else self.record_charges.history(),
             "secure_run": None if self.aggregation is None else self.aggregation.run,
             "noise": None if self.noise_stream is None else self.noise_stream.past,
             "hashes": [self.start_hash, self.coordinates_hash],
@@ -215,6 +233,8 @@ class FLStd(FedAvg):
         super().restore(history)
         if self.cohort_charges is not None:
             self.cohort_charges.restore(history["cohort_charges"])
+        if self.record_charges is not None:
+            self.record_charges.restore(history["record_charges"])
         if self.noise_stream is not None:
             self.noise_stream.past = [noise.cpu() for noise in history["noise"]]
         if self.aggregation is not None:
@@ -225,6 +245,8 @@ class FLStd(FedAvg):
         self._attempt = begun.attempt + 1
         if self.cohort_charges is not None and begun.clients and (begun.unmasking or not self.masked):
             self.cohort_charges.charge_lost(begun.clients)
+            if self.record_charges is not None:
+                self.record_charges.charge(begun.clients)
 
     # Steps that a scheme of the family may override.
 
@@ -246,7 +268,7 @@ class FLStd(FedAvg):
 
     def draw(self, clients: list[int], server_round: int) -> list[int]:
         """Return the participants, by the mechanism's own rule; raise `BudgetSpent` if no round is left."""
-        if self.privacy is None or self.privacy.fixed_size:
+        if self.privacy is None:
             drawn = super().draw(clients, server_round)
         else:
             coins = generator_for(self._seed, server_round, SERVER, "cohort")
@@ -369,6 +391,9 @@ class FLStd(FedAvg):
         self.cohort_charges.charge(self._cohort, self._drawn, len(clients))
         record, account = self.records[-1], self.cohort_charges.account
         record.epsilon, record.epsilon_server = account.epsilon, account.epsilon_server
+        if self.record_charges is not None:
+            self.record_charges.charge(self._drawn)
+            record.epsilon_record = self.record_charges.epsilon
         return self.aggregation is None or super().settle(clients)
 
     def _drawn_canaries(self) -> list[int]:
@@ -492,10 +517,21 @@ class FLStd(FedAvg):
         answers, silent = self.exchange.ask(kind, blobs)
         for client, reason in silent.items():
             if kind in (OFFER, SHARE):
-                self.exchange.fail(client, f"{kind}: {reason}")
+                self.exchange.fail_silent(client, f"{kind}: {reason}")
             else:  # its vector stays in the sum
                 self.exchange.note(f"client {client}: {kind}: {reason}")
         return answers
+
+
+def _describe_records(records: RecordLevel) -> RecordPrivacy:
+    return RecordPrivacy(
+        noise_multiplier=records.sigma,
+        clip=records.clip,
+        rate=records.rate,
+        steps=records.steps,
+        delta=records.delta,
+        adjacency=records.adjacency,
+    )
 
 
 def round_seed(seed: int, server_round: int) -> int:

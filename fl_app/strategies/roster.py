@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fl_app.console.words import foreign
 from fl_app.flower.nodes import wait_for_nodes
+from fl_app.privacy.cohorts import fixed_count
 from fl_app.seeding import SERVER, generator_for
 from fl_app.wire.messages import IDENTIFY, Identity, MessageError, unpack_identity
 
@@ -104,14 +105,9 @@ class Roster:
 
 def sample(clients: list[int], fraction: float, *, seed: int, round: int) -> list[int]:
     """Draw ``fraction`` of the clients (at least one), in their order."""
-    count = max(1, round_half_up(fraction * len(clients)))
+    count = fixed_count(len(clients), fraction)
     if count >= len(clients):
         return clients
     generator = generator_for(seed, round, SERVER, "cohort")
     drawn = torch.randperm(len(clients), generator=generator, device="cpu")[:count]
     return [clients[i] for i in sorted(drawn.tolist())]
-
-
-def round_half_up(value: float) -> int:
-    """Round to the nearest whole number, halves up (Python's round goes to even)."""
-    return int(value + 0.5)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fl_app.mods.secure_job import Summed
 from fl_app.secagg import (
     FixedPoint,
     QuorumError,
     RoundFailed,
     SecureRound,
     SecureSum,
+    SpoiledSum,
     Terms,
     check_quorum,
     fit_fixed_point,
@@ -25,9 +29,13 @@ from fl_app.secagg import (
     smallest_threshold,
 )
 from fl_app.secagg.messages import Masked
+from fl_app.strategies.secure_mean import SecureMean
+from fl_app.strategies.suspects import Suspects
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, UNMASK
 
 logger = logging.getLogger(__name__)
+
+HELD_BACK = "sits out: an earlier sum with its vector was beyond what its clients may send"
 
 Ask = Callable[[str, Mapping[int, bytes]], dict[int, bytes]]
 """Sends each client its message of a kind, and returns the answers received."""
@@ -66,8 +74,35 @@ class SecureAggregation:
         self._refused_before: dict[int, str] = {}
         self._complaints: dict[int, set[int]] = {}
         """By client: peers with which it shared an unopened envelope, as owner or as holder."""
+        self._suspects = Suspects()
         self.excluded: set[int] = set()
-        """Clients proven to have spoiled a round; the rest of the run goes on without them."""
+        """Clients that have spoiled rounds; the rest of the run goes on without them."""
+
+    def wrap(
+        self,
+        strategy: Strategy,
+        *,
+        max_weight: float,
+        weight: str = "num-examples",
+        metrics: Sequence[str] = (),
+        returns: Literal["weights", "delta"] = "weights",
+        timeout: float = 600.0,
+        takes_mean: bool = False,
+    ) -> SecureMean:
+        """Return ``strategy``, a strategy of Flower, that gets the mean of its clients' replies alone.
+
+        Clients have `fl_app.mods.secure_mod` with the same ``max_weight``, ``weight``, ``metrics`` and
+        ``returns``. ``metrics`` are averaged under the masks, too; no other number of training arrives.
+        ``timeout`` is that of each exchange beside training, in seconds. A strategy that reads single
+        updates is refused; ``takes_mean`` says of one's own that it does not.
+        """
+        if self.pinned is not None:
+            raise ValueError(
+                "SecureAggregation: identities are pinned to partition ids, which a strategy of Flower does "
+                "not ask for: wrap one without identities"
+            )
+        summed = Summed(weight, float(max_weight), tuple(metrics), returns)
+        return SecureMean(strategy, self, summed, timeout=timeout, takes_mean=takes_mean)
 
     @property
     def terms(self) -> Terms:
@@ -96,8 +131,10 @@ class SecureAggregation:
         attempt number that they have seen. ``grid`` overrides the fixed-point range
         and step, by the size of the cohort.
         """
-        self._round, self._refused_before = None, {}
         clients = [client for client in clients if client not in self.excluded]
+        held = self._suspects.held_back(clients, round=round, least=self.min_clients)
+        clients = [client for client in clients if client not in held]
+        self._round, self._refused_before = None, dict.fromkeys(held, HELD_BACK)
         first = restarts * self._attempts
         for attempt in range(first, first + self._attempts):
             what = f"secure aggregation, round {round} attempt {attempt}"
@@ -118,10 +155,15 @@ class SecureAggregation:
         if secure.terms.signed:
             messages = secure.collect_endorsements(ask(ENDORSE, messages))
         try:
-            return secure.collect_unmasking(ask(UNMASK, messages))
+            summed = secure.collect_unmasking(ask(UNMASK, messages))
+        except SpoiledSum as error:
+            self._suspects.spoiled(error.clients)
+            raise
         finally:
             self.excluded |= secure.proven
             self._hear(secure)
+        self.excluded |= self._suspects.cleared(summed.survivors, round=secure.terms.round)
+        return summed
 
     def _hear(self, secure: SecureRound) -> None:
         """Exclude clients with complaints involving more peers than there may be liars.

@@ -16,6 +16,8 @@ from fl_app.training.rules import (
     backpropagate,
     cross_entropy,
     parameters,
+    state_buffers,
+    tied,
 )
 from fl_app.training.schedules import Schedule, constant, piecewise
 from fl_app.training.task import Task, task_of
@@ -49,6 +51,8 @@ __all__ = [
     "parameters",
     "piecewise",
     "run_epochs",
+    "state_buffers",
     "task_of",
+    "tied",
     "transcribe",
 ]

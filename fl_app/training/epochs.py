@@ -54,8 +54,10 @@ def run_epochs(
         size = min(batch_size, samples)
         planned_steps = steps or epochs * -(-samples // size)
         regular = min(batch_size, len(data))
-        rate, per_round = regular / len(data), steps or epochs * -(-len(data) // regular)
-        step = Step(job.generator, expected=size, rate=rate, per_round=per_round)
+        rate, per_round = rules.rate or regular / len(data), steps or epochs * -(-len(data) // regular)
+        # an audited batch is not drawn by coins
+        expected = size if rules.rate is None or job.batch_size is not None else rules.rate * len(data)
+        step = Step(job.generator, expected=expected, rate=rate, per_round=per_round)
         kept: list[Batch] = []
         losses, seen = 0.0, 0
         for planned in islice(_batches(data, job.round, samples, size, epochs, steps), planned_steps):

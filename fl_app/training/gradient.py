@@ -22,7 +22,10 @@ def compute_gradient(batch_size: int = 32) -> Trainer:
         rules, first = job.rules, next(iter(parameters(model).values()))
         stride = min(batch_size, len(data))
         size = min(job.batch_size or stride, len(data))
-        step = Step(job.generator, expected=size, rate=stride / len(data), per_round=1)
+        rate = rules.rate or stride / len(data)
+        # an audited batch is not drawn by coins
+        expected = size if rules.rate is None or job.batch_size is not None else rules.rate * len(data)
+        step = Step(job.generator, expected=expected, rate=rate, per_round=1)
         if rules.poisson and job.batch_size is None:
             indices = data.draw(step.rate, job.generator)
         else:

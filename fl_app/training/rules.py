@@ -24,7 +24,7 @@ class Step:
     """Properties of one step's batch."""
 
     generator: torch.Generator
-    expected: int
+    expected: float
     """Requested batch size; the mean size of a Poisson draw."""
     rate: float
     """Share of the client's samples in a regular batch."""
@@ -39,6 +39,20 @@ Differentiate = Callable[[nn.Module, Batch, Loss, Step], tuple[float, Update]]
 def parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return the trained parameters by name, in the model's order."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def state_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that belong to the model's state, by name; one that it makes anew stays at home."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in kept}
+
+
+def tied(model: nn.Module) -> dict[str, str]:
+    """Return the further names that a state dict has for one tensor, with the name that travels."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    first = {id(tensor): name for name, tensor in named}
+    state = model.state_dict(keep_vars=True)
+    return {name: first[id(tensor)] for name, tensor in state.items() if first.get(id(tensor), name) != name}
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -63,5 +77,7 @@ class Rules:
     differentiate: Differentiate = backpropagate
     poisson: bool = False
     """Whether each sample enters a batch by an independent draw, as privacy accounting assumes."""
+    rate: float | None = None
+    """Probability of these draws; None: the batch size over the client's number of samples."""
     trained: Tensor | None = field(default=None, compare=False)
     """The only coordinates that move; None: all."""

@@ -3,6 +3,7 @@
 from fl_app.transforms.aligned import prune_aligned
 from fl_app.transforms.dual import prune_dual
 from fl_app.transforms.feedback import corrected, error_feedback, norm, residual_norm
+from fl_app.transforms.flat_state import flatten_state, unflatten_state
 from fl_app.transforms.gaussian_mechanism import clip_and_noise
 from fl_app.transforms.noise import add_gaussian, add_laplace
 from fl_app.transforms.outpost import perturb_outpost
@@ -25,6 +26,7 @@ __all__ = [
     "corrected",
     "drop_smallest",
     "error_feedback",
+    "flatten_state",
     "identity",
     "keep_topk",
     "norm",
@@ -38,4 +40,5 @@ __all__ = [
     "round_int8",
     "stateless",
     "take_sign",
+    "unflatten_state",
 ]

@@ -421,6 +421,13 @@ def read_order(message: Message) -> Order:
     return _unpack(message.content, _ORDER, Order)
 
 
+def round_of(message: Message) -> int | None:
+    """Return the round in a training message, unchecked: a glance for those who need no more of it."""
+    record = message.content.get(_ORDER)
+    found = record.get("round") if isinstance(record, ConfigRecord) else None
+    return found if isinstance(found, int) else None
+
+
 def read_locations(message: Message) -> bytes:
     """Return the locations that came with an order, or b""."""
     return _blob(message.content, _LOCATIONS, b"")

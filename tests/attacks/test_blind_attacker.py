@@ -29,8 +29,8 @@ RUN = (
     "data.train_per_class=8 data.test_per_class=4 clients=2 batch_size=4 rounds=1 threads=1 "
     "attack=ig attack.steps=3 attack.grant.labels=false"
 )
-TENSORS = {"update", "sent", "labels", "buffers", "locations"}
-"""Fields of an observation that hold tensors: what travelled, and labels if they are granted."""
+TENSORS = {"update", "sent", "labels", "buffers", "locations", "known"}
+"""Fields of an observation that hold tensors: what travelled, labels if granted, and the attacker's own."""
 
 
 def types_within(hint: object) -> set[object]:
@@ -65,7 +65,7 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
     direct = {
         name
         for name, hint in hints.items()
-        if name not in ("history", "rewrites") and Tensor in types_within(hint)
+        if name not in ("history", "rewrites", "defend") and Tensor in types_within(hint)
     }
     assert direct == TENSORS
     assert types_within(hints["model"]) == {nn.Module}

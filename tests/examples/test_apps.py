@@ -117,7 +117,7 @@ def test_an_example_trains_over_a_superlink(folder, tmp_path, repository):
             log = tmp_path / f"node-{node}.log"
             stack.enter_context(started(*command, environment=environment, log=log))
         run = (str(BIN / "flwr"), "run", str(folder), "here", "--stream", "-c", "num-server-rounds=2")
-        ran = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=900, check=False)
+        ran = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     assert "[ROUND 2/2]" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.secagg import FixedPoint
 from fl_app.sketches import flatten
-from fl_app.strategies import FLStd
+from fl_app.strategies import FLStd, NoUpdateUsed
 from fl_app.types import Update
 from fl_app.wire import decode
 from fl_app.wire.messages import ENDORSE, OFFER, SHARE, TRAIN, UNMASK, VALUES, pack_secure, unpack_reply
@@ -91,14 +92,15 @@ class Federation:
 
     def play(self) -> Federation:
         arrays = hold({name: tensor.clone() for name, tensor in self.parts.model.state_dict().items()})
-        self.strategy.start(
-            grid=TappedGrid(self.grid, self),
-            initial_arrays=arrays,
-            num_rounds=self.rounds,
-            evaluate_fn=lambda _, model: self.models.append(
-                {name: tensor.clone() for name, tensor in release(model).items()}
-            ),
-        )
+        with suppress(NoUpdateUsed):  # callers look at the records
+            self.strategy.start(
+                grid=TappedGrid(self.grid, self),
+                initial_arrays=arrays,
+                num_rounds=self.rounds,
+                evaluate_fn=lambda _, model: self.models.append(
+                    {name: tensor.clone() for name, tensor in release(model).items()}
+                ),
+            )
         return self
 
     @property

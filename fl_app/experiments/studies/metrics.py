@@ -105,6 +105,7 @@ _COUNTED: dict[str, Callable[[Run], float | None]] = {
             "dense_bytes",
             "epsilon",
             "epsilon_server",
+            "epsilon_record",
         )
     },
     "parameters": lambda run: run.model.parameters,
@@ -123,6 +124,7 @@ _OF_ROUND = (
     "downlink_bytes",
     "epsilon",
     "epsilon_server",
+    "epsilon_record",
     "residual_norm",
     "gradient_norm",
     "pruned_share",

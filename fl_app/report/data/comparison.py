@@ -73,6 +73,7 @@ class ComparisonRow:
     of_sums: bool
     """Whether ``defended`` is of sums of clients: secure aggregation shows nothing else."""
     epsilon: Spread | None
+    epsilon_adjacency: str | None
     """ε against an observer of the models only."""
     epsilon_server: Spread | None
     seconds: Spread | None
@@ -247,6 +248,7 @@ def _row(runs: list[Run], differs: str) -> ComparisonRow:
         defended=_leak([as_sent(run) for run in runs]),
         of_sums=any(of_update(run, "sum") for run in runs),
         epsilon=spread_of(run.totals.epsilon for run in runs),
+        epsilon_adjacency=runs[0].totals.epsilon_adjacency,
         epsilon_server=spread_of(run.totals.epsilon_server for run in runs),
         seconds=spread_of(run.totals.seconds for run in runs),
     )

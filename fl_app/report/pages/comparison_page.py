@@ -225,6 +225,10 @@ def _remarks(rows: list[ComparisonRow]) -> list[Child]:
             "ε is against whoever sees only the models, while it stays secret who takes part in a round; "
             "“ε server” is against the server, which knows them."
         )
+    compared = dict.fromkeys(row.epsilon_adjacency for row in rows if row.epsilon_adjacency)
+    for adjacency in compared:
+        names = ", ".join(dict.fromkeys(row.label for row in rows if row.epsilon_adjacency == adjacency))
+        remarks.append(f"ε of {names} compares federations that differ by this: {adjacency}.")
     return [element("p", remark, class_="muted") for remark in remarks]
 
 

@@ -96,6 +96,9 @@ def _head(run: Run) -> list[Child]:
         None
         if run.totals.epsilon_server is None
         else f"ε against the server = {format_number(run.totals.epsilon_server, 2)}",
+        None
+        if run.totals.epsilon_record is None
+        else f"ε per record = {format_number(run.totals.epsilon_record, 2)}",
         None if run.totals.seconds is None else format_seconds(run.totals.seconds),
     ]
     return [

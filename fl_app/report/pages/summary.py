@@ -67,12 +67,19 @@ def _epsilon(run: Run) -> list[str]:
     if totals.epsilon is None:
         return []
     per = f" per {totals.epsilon_unit}" if totals.epsilon_unit else ""
+    compared = f" ({totals.epsilon_adjacency})" if totals.epsilon_adjacency else ""
     server = (
         ""
         if totals.epsilon_server is None
         else f"; against the server {format_number(totals.epsilon_server, 2)}"
     )
-    return [f"ε{per}: {format_number(totals.epsilon, 2)}{server}"]
+    if totals.epsilon_unit == "client" and totals.epsilon_server is not None:
+        server += " (add or remove one client)"
+    lines = [f"ε{per}: {format_number(totals.epsilon, 2)}{compared}{server}"]
+    if totals.epsilon_record is not None and run.privacy is not None and run.privacy.records is not None:
+        of_record = f"ε per record: {format_number(totals.epsilon_record, 2)}"
+        lines.append(f"{of_record} ({run.privacy.records.adjacency}), against the server, too")
+    return lines
 
 
 def _two_classes(run: Run) -> list[str]:

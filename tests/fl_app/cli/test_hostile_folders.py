@@ -11,7 +11,7 @@ import torch
 from federations import SMALL
 from run_folders import write_run
 from safetensors import safe_open
-from safetensors.torch import save_file
+from signed_files import write_facts, write_seen
 
 from fl_app.cli.guard import MISTAKE, guarded
 from fl_app.cli.new_attack import attack_again
@@ -226,7 +226,7 @@ def test_public_facts_that_cannot_be_are_refused_before_anything_is_built(change
     file = folder / "observations" / "public.json"
     facts = json.loads(file.read_text())
     change(facts)
-    file.write_text(json.dumps(facts))
+    write_facts(file, facts)
     with pytest.raises(ValueError):
         attack_again(folder, ["attack=ig", "attack.steps=2"])
 
@@ -279,7 +279,7 @@ def test_observations_that_cannot_be_are_refused_before_an_attack(change, attack
         told = dict(stored.metadata())
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     change(told, tensors)
-    save_file(tensors, file, metadata=told)
+    write_seen(file, told, tensors)
     with pytest.raises(ValueError):
         attack_again(folder, ["attack=ig", "attack.steps=2"])
 
@@ -291,7 +291,7 @@ def test_an_update_that_is_no_number_is_attacked_without_an_error(attacked, tmp_
         told = dict(stored.metadata())
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     fill("update/", float("nan"))(told, tensors)
-    save_file(tensors, file, metadata=told)
+    write_seen(file, told, tensors)
     try:
         attack_again(folder, ["attack=ig", "attack.steps=2"])
     except ValueError:

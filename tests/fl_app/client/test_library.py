@@ -1,6 +1,7 @@
 """A ClientApp of one's own with every strategy; Flower's FedAvg and a plain loop are the oracles."""
 
 import inspect
+from contextlib import suppress
 
 import flwr.serverapp.strategy as flower
 import pytest
@@ -16,7 +17,17 @@ from fl_app.client import SecureSettings, app
 from fl_app.defenses import fl_basic, fl_cs, fl_std, fl_top, soteria
 from fl_app.flower import InlineGrid
 from fl_app.privacy import ClientLevel
-from fl_app.strategies import ADGP, FLCS, FedAvg, FedSGD, FLBasic, FLStd, FLTop, SecureAggregation
+from fl_app.strategies import (
+    ADGP,
+    FLCS,
+    FedAvg,
+    FedSGD,
+    FLBasic,
+    FLStd,
+    FLTop,
+    NoUpdateUsed,
+    SecureAggregation,
+)
 from fl_app.training import parameters
 from fl_app.transforms import error_feedback, prune_aligned, prune_dual
 from fl_app.types import RoundContext
@@ -25,12 +36,13 @@ PUBLIC = rows(50)
 
 
 def run(strategy, client_app, rounds=3, clients=CLIENTS, **config):
-    return strategy.start(
-        grid=InlineGrid(client_app, clients),
-        initial_arrays=ArrayRecord(started().state_dict()),
-        num_rounds=rounds,
-        **config,
-    )
+    with suppress(NoUpdateUsed):  # callers look at the records
+        return strategy.start(
+            grid=InlineGrid(client_app, clients),
+            initial_arrays=ArrayRecord(started().state_dict()),
+            num_rounds=rounds,
+            **config,
+        )
 
 
 def weights_of(result):
@@ -187,6 +199,9 @@ def test_client_level_noise_is_added_and_charged(masked):
     secagg = SecureSettings(2) if masked else None
     client_app = app(net, train, defense=fl_top(0.3), privacy=privacy, secagg=secagg)
     first, second = (weights_of(run(strategy, client_app, rounds=1)) for _ in range(2))
+    spent = strategy.privacy_spent()
+    assert (spent.epsilon, spent.num_releases) == (strategy.records[-1].epsilon, len(strategy.records))
+    assert (spent.delta, spent.accounting_method) == (privacy.delta, strategy.account.accountant)
     assert strategy.records[-1].epsilon > 0
     assert not torch.equal(flat(first), flat(second))
     assert strategy.records[0].train_loss is None
@@ -218,6 +233,64 @@ def test_statistics_of_batch_norm_are_averaged():
     got = weights_of(result)
     assert bool(got["1.running_mean"].any())
     assert got["1.num_batches_tracked"].dtype == torch.int64
+
+
+class Tied(nn.Module):
+    """Two names for one weight, a mask in the state, and positions that are none of the state."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.out.weight = self.into.weight
+        self.register_buffer("mask", torch.arange(6) < 3)
+        self.register_buffer("positions", torch.arange(6), persistent=False)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.into(x)))[:, self.positions][:, self.mask]
+
+
+@pytest.mark.parametrize(
+    ("make", "defense"),
+    [
+        (lambda: FedAvg(Tied(), 0.1, fraction_evaluate=1.0), None),
+        (lambda: FLTop(Tied(), 0.1, share=0.5, public=PUBLIC), fl_top(0.5)),
+    ],
+)
+def test_tied_weights_travel_once_and_come_back_under_both_names(make, defense):
+    strategy, start = make(), Tied().state_dict()
+    made = app(Tied, train, defense=defense, evaluate=evaluate)
+    result = strategy.start(InlineGrid(made, 3), ArrayRecord(start), num_rounds=2)
+    assert [record.clients for record in strategy.records] == [3, 3]
+    model = Tied()
+    model.load_state_dict(weights_of(result))
+    assert model.out.weight is model.into.weight
+    assert not torch.equal(model.into.weight, start["into.weight"])
+    assert torch.equal(model.mask, start["mask"])
+    assert strategy.records[0].dense_bytes == 2 * 3 * 4 * (36 + 6)
+
+
+def test_a_metric_may_be_a_loss_with_its_graph(recwarn):
+    def telling(model, context, config):
+        said = train(model, context, config)
+        return said[0], {"loss": sum(p.sum() for p in model.parameters())}
+
+    strategy = FedAvg(net(), 0.1)
+    run(strategy, app(net, telling), rounds=1)
+    assert strategy.records[0].train_loss is not None
+    assert not [warning for warning in recwarn if "requires_grad" in str(warning.message)]
+
+
+def test_a_run_in_which_no_update_was_used_fails_with_the_most_frequent_reason():
+    def failing(model, context, config):
+        if client_of(context) == 0:
+            raise OSError("disk full")
+        raise RuntimeError(f"node {client_of(context)} is out of memory")
+
+    strategy = FedAvg(net(), 0.1)
+    grid = InlineGrid(app(net, failing), CLIENTS)
+    with pytest.raises(NoUpdateUsed, match=r"FedAvg.* 2 rounds: .*out of memory.*6 of 8"):
+        strategy.start(grid, ArrayRecord(started().state_dict()), num_rounds=2)
+    assert len(strategy.records) == 2
 
 
 def test_clients_evaluate_the_new_model_and_are_weighted_by_samples():

@@ -104,6 +104,7 @@ NEEDS = {
     "partition=fixed": "partition.samples=5",
     "partition=shards": "partition.per_client=2",
     "dp=client": "defense=fl_top",
+    "dp=both": "defense=fl_top",
     "dp=ftrl": "defense=fl_top",
     "secagg=on": "defense=fl_top",
     "attack=curious": "model=mlp",

@@ -65,3 +65,48 @@ def test_the_sender_of_a_reply_can_be_named():
     reply = Message(RecordDict(), reply_to=message)
     flwr_internals.name_sender(reply, 99)
     assert reply.metadata.src_node_id == 99
+
+
+def test_a_mod_can_see_the_mods_behind_it():
+    from flwr.client.mod.utils import make_ffn
+
+    def inner(message, context, call_next):
+        return call_next(message, context)
+
+    seen = []
+
+    def outer(message, context, call_next):
+        seen.extend(flwr_internals.next_mods(call_next))
+
+    make_ffn(lambda message, context: message, [outer, inner, inner])(None, None)
+    assert seen == [inner, inner]
+
+
+def test_records_and_calls_survive_their_bytes_and_garbage_is_a_value_error():
+    from flwr.app import Context
+
+    flwr_internals.identify_process(7)
+    content = RecordDict({"m": MetricRecord({"loss": 0.5})})
+    assert flwr_internals.unpack_records(flwr_internals.pack_records(content)) == content
+    with pytest.raises(ValueError):
+        flwr_internals.unpack_records(b"\xff\xff garbage")
+    context = Context(7, 5, {"partition-id": 1}, content, {"lr": 0.1})
+    message, read = flwr_internals.unpack_call(
+        *flwr_internals.pack_call(Message(content, 5, "train"), context)
+    )
+    assert (message.content, read.state, read.node_config) == (content, content, {"partition-id": 1})
+
+
+@pytest.mark.parametrize("name", ["install_from_fab", "get_load_client_app_fn", "run_clientapp"])
+def test_flowers_runner_of_client_apps_looks_up_what_we_replace(name):
+    module = importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    used = module.run_clientapp.__code__.co_names
+    assert name in used or name == "run_clientapp"
+
+
+def test_flowers_superexec_launches_client_apps_by_the_method_that_we_replace():
+    executor = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
+    spec = importlib.import_module("flwr.supercore.superexec.executor.types").ExecutionSpec
+    assert {"launch", "get_eligible_capacity"} <= set(vars(executor.SubprocessExecutor))
+    fields = {"task_type", "runtime_api_address", "token", "insecure", "root_certificates_path", "parent_pid"}
+    assert fields <= set(spec.__dataclass_fields__)

@@ -3,6 +3,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.flower import InlineGrid
+from fl_app.flower.copies import copy_message
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.flower.internals import SUPERLINK_NODE_ID, assign_message_id, name_sender
 from fl_app.flower.tapped import TappedGrid
@@ -70,6 +71,24 @@ def test_an_active_tap_rewrites_what_is_sent_and_withholds_replies(grid):
     sent = orders(tapped)
     assert numbers(tapped.send_and_receive(sent)) == [10, 12]
     assert [m.content["order"]["n"] for m in sent] == [0, 1, 2], "the strategy's own messages are untouched"
+
+
+def test_a_tap_is_shown_what_concerns_it_and_no_copy_is_made_of_the_rest(grid, monkeypatch):
+    class Choosy(Passive):
+        def concerns(self, message: Message) -> bool:
+            return message.content["order"]["n"] == 1
+
+    copied = []
+    monkeypatch.setattr(
+        "fl_app.flower.tapped.copy_message", lambda one: copied.append(one) or copy_message(one)
+    )
+    tap = Choosy()
+    tapped = TappedGrid(grid, tap)
+    assert numbers(tapped.send_and_receive(orders(tapped))) == [0, 1, 2]
+    ids = list(tapped.push_messages(orders(tapped)))
+    assert numbers(tapped.pull_messages(ids)) == [0, 1, 2]
+    assert tap.pairs == [(1, 1), (1, 1)]
+    assert len(copied) == 4
 
 
 def test_a_tap_that_edits_a_reply_does_not_reach_into_the_client():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
+from fl_app.privacy import ClientLevel
 from fl_app.privacy.client_level import clip_and_share
 from fl_app.privacy.noise_shares import NoiseShares
 from fl_app.privacy.normal_noise import replayable_noise, secure_noise
@@ -86,3 +87,23 @@ def test_settings_that_make_no_sense_are_refused(change, words):
     arguments = {"values": torch.zeros(2), "clip": 1.0, "multiplier": 1.0, "noise": noise()} | change
     with pytest.raises(ValueError, match=f"clip_and_share: {words}"):
         clip_and_share(arguments.pop("values"), **arguments)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv", "auto", "moments"])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("sigma", [1e-12, 1e-3, 0.05, 1e4])
+def test_hardly_any_noise_and_very_much_have_an_epsilon_too(accountant, sampling, sigma):
+    level = ClientLevel(
+        rounds=1, rate=0.5, clients=10, epsilon=None, noise_multiplier=sigma, accountant=accountant,
+        sampling=sampling,
+    )  # fmt: skip
+    account = level.account()
+    account.charge(rate=0.5, multiplier=sigma, cohort=[0], server_multiplier=sigma)
+    assert (account.epsilon > 50) == (sigma < 1)
+    assert account.epsilon <= account.epsilon_server
+
+
+@pytest.mark.parametrize("epsilon", [710.0, 1e6])
+def test_a_huge_budget_is_a_budget(epsilon):
+    level = ClientLevel(rounds=10, rate=0.5, clients=10, epsilon=epsilon)
+    assert 0 < level.sigma < 0.1

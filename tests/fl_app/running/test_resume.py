@@ -17,6 +17,7 @@ from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.running import federation
 from fl_app.running import resume as lasting_run
+from fl_app.running.ownership import claim
 from fl_app.strategies import FLStd
 
 VECTORS = f"{MLP} training.steps=2"
@@ -161,7 +162,7 @@ def test_a_new_run_in_the_same_folder_has_nothing_of_the_old_one(tmp_path, monke
 
 def test_a_run_that_somebody_is_at_work_on_is_left_to_them(tmp_path, monkeypatch):
     interrupted(FAMILIES["none"], tmp_path, monkeypatch)
-    lock = lasting_run.claim(tmp_path)
+    lock = claim(tmp_path)
     with pytest.raises(ConfigError, match="another process is at work"):
         run_job([f"resume={tmp_path}"])
     lock.close()

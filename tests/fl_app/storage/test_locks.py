@@ -76,10 +76,36 @@ def test_the_lock_of_another_host_holds(tmp_path):
     assert (tmp_path / "lock").exists()
 
 
-def test_a_lock_that_cannot_be_read_holds_and_names_its_file(tmp_path):
-    (tmp_path / "lock").write_text('{"pid": 1')
+@pytest.mark.parametrize("left", [b"", b'{"pid": 1', bytes(40), b"\n", b"\xff\xfe"])
+def test_a_lock_that_a_crash_left_half_written_has_no_owner(tmp_path, left):
+    (tmp_path / "lock").write_bytes(left)
+    with claim(tmp_path / "lock") as other:
+        assert other is None
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_lock_of_another_version_holds_and_names_its_file(tmp_path):
+    (tmp_path / "lock").write_text('{"process": 1}')
     with claim(tmp_path / "lock") as other:
         assert str(tmp_path / "lock") in str(other)
+
+
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_full_disk_leaves_no_lock_behind(tmp_path, monkeypatch, call):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        if call == "link":  # then there are no hard links, and the file is moved
+            with claim(tmp_path / "lock") as other:
+                assert other is None
+        else:
+            with pytest.raises(OSError, match="No space"), claim(tmp_path / "lock"):
+                pass
+    assert [path.name for path in tmp_path.iterdir()] == [".guard"]
+    with claim(tmp_path / "lock") as other:
+        assert other is None
 
 
 def test_of_many_who_find_a_dead_owner_one_takes_the_lock(tmp_path):

@@ -432,6 +432,24 @@ def test_no_client_masks_under_settings_that_others_were_not_given(identities, s
     assert_unchanged(federation, 1)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "dp=none",
+        "dp.epsilon=null dp.noise_multiplier=0.001",
+        "dp.secure=false",
+        "dp.rate=0.5",
+    ],
+)
+def test_no_client_masks_where_others_were_told_of_less_noise(identities, sent):
+    """A client counts on the noise of the others: if theirs is small, or follows from a seed that the
+    server knows, the sum shows its vector."""
+    overrides = f"{TOP} dp=client dp.secure=true dp.clip=1 fraction=1 secagg.identities={identities}"
+    federation = Federation(overrides, own={c: sent for c in range(4)}).play()
+    assert set(federation.failed()) >= {0, 1, 2, 3}
+    assert_unchanged(federation, 1)
+
+
 def test_a_client_without_its_key_is_named_and_one_with_keys_wants_signatures(identities):
     (identities / "client-2.key").unlink()
     federation = Federation(f"{TOP} secagg.identities={identities}").play()

@@ -42,7 +42,36 @@ def test_each_epsilon_of_clients_names_its_observer_its_adjacency_and_delta(make
             assert part in page.facts[fact]
     assert "server" in page.facts["protects-client-server"]
     assert "server" not in page.facts["protects-client-models"]
+    assert page.values["protection-level"] == "client only"
+    assert "4.00" not in page.facts["protection-level"]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 15.0])
+def test_a_record_s_change_costs_twice_the_epsilon_of_a_client_that_comes_or_goes(make_run, epsilon):
+    def change(result: dict[str, Any]) -> None:
+        with_secure_aggregation(result)
+        result["privacy"]["adjacency"] = "add or remove one client"
+        for row in [*result["rounds"], result["summary"]]:
+            row["epsilon"] = epsilon
+
+    words = report(make_run(rounds=4, change=change)).facts["protection-level"]
+    assert ("2.00" in words) == (epsilon == 1)
+    assert (f"{(1 + math.e) * 1e-5:.4g}" in words) == (epsilon == 1)
+
+
+def test_both_levels_have_a_sentence_each_with_its_own_delta(make_run):
+    def change(result: dict[str, Any]) -> None:
+        with_secure_aggregation(result)
+        records = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.1, "steps": 5, "delta": 1e-7}
+        result["privacy"]["records"] = records | {"adjacency": "add or remove one record of a client"}
+        result["summary"]["epsilon_record"] = 3.25
+
+    page = report(make_run(rounds=4, change=change))
     assert page.values["protection-level"] == "client and record"
+    assert page.values["protects-record-updates"] == "add or remove one record of a client"
+    for part in ("3.25", "1e-07", f"{math.exp(3.25):.4g}"):
+        assert part in page.facts["protects-record-updates"]
+    assert "1e-05" in page.facts["protects-client-models"]
 
 
 def test_the_epsilon_of_records_does_not_promise_to_protect_clients(make_run):

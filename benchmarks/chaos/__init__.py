@@ -1,0 +1,1 @@
+"""Faults injected into real runs, and a checker of what the runs leave behind."""

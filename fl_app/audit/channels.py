@@ -1,0 +1,71 @@
+"""Channels by which a reply leaves a client, as numbers, strings and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from fl_app.audit.arrays import Name
+from fl_app.flower.internals import serialised_size
+
+MOST_COMPONENTS = 4096
+_NUMBER = (int, float)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Content of one channel in one reply."""
+
+    kind: str
+    """``metric``, ``config``, ``array``, ``size``, ``count`` or ``error``."""
+    values: np.ndarray
+    """Numbers that the channel carries; the bytes of a text."""
+    text: bool = False
+
+
+def read_channels(reply: Message, update: Collection[Name] = ()) -> dict[str, Reading]:
+    """Return the readings of a reply by the channel's name; arrays of the ``update`` are left out."""
+    kind = reply.metadata.message_type.partition(".")[0]
+    if reply.has_error():
+        return {f"{kind}: error": Reading("error", _bytes(str(reply.error.reason)), text=True)}
+    content = reply.content
+    found: dict[str, Reading] = {}
+    for name, record in content.metric_records.items():
+        for key, value in record.items():
+            found[f"{kind}: {name}.{key}"] = _reading("metric", value)
+    for name, config in content.config_records.items():
+        for key, setting in config.items():
+            found[f"{kind}: {name}.{key}"] = _reading("config", setting)
+    for name, arrays in content.array_records.items():
+        for key, array in arrays.items():
+            if (name, key) not in update:
+                found[f"{kind}: {name}.{key}"] = Reading("array", _thin(array.numpy().ravel()))
+    names = [*content.metric_records, *content.config_records, *content.array_records]
+    keys = sum(len(record) for record in content.values())
+    found[f"{kind}: number of records and keys"] = Reading("count", np.array([len(names), keys], dtype=float))
+    found[f"{kind}: size in bytes"] = Reading("size", np.array([serialised_size(content)], dtype=float))
+    return found
+
+
+def _reading(kind: str, value: Any) -> Reading:
+    if isinstance(value, str):
+        return Reading(kind, _bytes(value), text=True)
+    if isinstance(value, bytes):
+        return Reading(kind, _thin(np.frombuffer(value, np.uint8)), text=True)
+    if isinstance(value, _NUMBER):
+        return Reading(kind, np.array([float(value)]))
+    if isinstance(value, list) and all(isinstance(item, _NUMBER) for item in value):
+        return Reading(kind, _thin(np.array(value, dtype=float)))
+    return Reading(kind, _bytes("\n".join(map(str, value))), text=True)
+
+
+def _bytes(text: str) -> np.ndarray:
+    return _thin(np.frombuffer(text.encode(), np.uint8))
+
+
+def _thin(values: np.ndarray) -> np.ndarray:
+    return values[:MOST_COMPONENTS].astype(float)

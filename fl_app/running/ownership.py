@@ -1,0 +1,97 @@
+"""A run's folder belongs to one process at a time, from before its first file until after its last."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from fl_app.adversary.sightings import FOLDER as SIGHTINGS
+from fl_app.config.compose import ConfigError
+from fl_app.report import BASELINE
+from fl_app.results import RESULT
+from fl_app.storage.tree_file import sync
+
+CHECKPOINT, STATE = "checkpoint", "state"
+_LOCK = ".lock"
+_FILES = ("config.yaml", "run.log", "model.safetensors", "coordinates.safetensors", "report.html", RESULT)
+_FOLDERS = (SIGHTINGS, "attacks")
+_PATTERNS = ("*.png", "*.part")
+
+
+class Claim:
+    """The right to write into a run's folder, until it is closed or the process ends."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self._path, self._handle = path, handle
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        for _ in range(2):  # a disk may fail once
+            with suppress(OSError):  # or be read-only by now: the lock ends with the handle
+                self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(self._handle)
+        self._handle = -1
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def claim(folder: Path) -> Claim:
+    """Keep other processes from working on the run in ``folder``."""
+    path = folder / _LOCK
+    while True:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            # not a file with a name in it: in a container the same server comes back under another name
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise ConfigError(f"{folder}: another process is at work on this run") from error
+            raise
+        if _is_at(handle, path):
+            return Claim(path, handle)
+        os.close(handle)  # its owner removed the file after it was opened here: the lock is of no use
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left in a claimed folder, so that nothing of it passes for the new run's."""
+    if (folder / BASELINE).is_dir():
+        with claim(folder / BASELINE):
+            clear(folder / BASELINE)
+    remove_checkpoint(folder)
+    for name in _FOLDERS:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+    for path in [folder / name for name in _FILES] + [p for each in _PATTERNS for p in folder.glob(each)]:
+        if path.is_file() or path.is_symlink():
+            path.unlink()
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove a checkpoint; its state first, without which no remainder can be taken for one."""
+    where = folder / CHECKPOINT
+    if not where.is_dir():
+        return
+    (where / STATE).unlink(missing_ok=True)
+    sync(where)
+    shutil.rmtree(where)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
