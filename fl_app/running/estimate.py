@@ -27,7 +27,7 @@ _CASES = 3
 
 
 def tell_estimate(parts: ServerParts) -> None:
-    """Print about how long the clients of this process will train and the attack will search, if that is long.
+    """Print about how long this process will train its clients and search, if that is long.
 
     Images on a CPU alone are measured. Searches that share a graph take less.
     """

@@ -97,7 +97,7 @@ class Panel(NamedTuple):
 
     @property
     def labels(self) -> list[str]:
-        """The points' short names, for the chart: the defense, a setting if that alone tells it apart, and ε."""
+        """The points' short names, for the chart: the defense, a setting that alone tells it apart, and ε."""
         return [self._label(point) for point in self.points]
 
     def _label(self, point: FrontierPoint) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,14 @@ def test_the_first_asks_and_the_round_goes_on():
 
 def test_a_round_that_does_not_end_is_cut():
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), stopping_after_rounds(0.1):
-        signal.raise_signal(signal.SIGINT)
-        time.sleep(20)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_round(0.1, lambda: time.sleep(20))
     assert 0.1 <= time.monotonic() - start < 10
 
 
 def test_a_second_one_does_not_wait():
-    with pytest.raises(KeyboardInterrupt), stopping_after_rounds(30.0):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_round(30.0, lambda: signal.raise_signal(signal.SIGINT))
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -96,6 +95,12 @@ def test_a_run_saves_its_round_and_prints_the_command_that_goes_on(tmp_path: Pat
     code, _, words = end(second)
     assert code == 130, words
     assert read_rounds(tmp_path / "run") > done
+
+
+def interrupted_round(seconds: float, rest: Callable[[], None]) -> None:
+    with stopping_after_rounds(seconds):
+        signal.raise_signal(signal.SIGINT)
+        rest()
 
 
 def start(home: Path, overrides: list[str], *, run_dir: bool = True) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""The album: recognisable subjects, other people in its test faces, and views that stay inside the picture."""
+"""The album: recognisable subjects, other people in its test faces, views inside the picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The estimate before a long run: told only if it is long, of the right size, and without a trace in the run."""
+"""The estimate before a long run: of the right size, and without a trace in the run."""
 
 from __future__ import annotations
 
