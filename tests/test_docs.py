@@ -125,7 +125,7 @@ def test_the_snippet_of_secure_means_runs(repository):
     assert names["strategy"].summed.max_weight == 500
 
 
-def test_verdicts_in_the_readme_are_those_of_the_results(repository):
+def test_verdicts_in_the_index_are_those_of_the_results(repository):
     results = (repository / "docs" / "results.md").read_text(encoding="utf-8")
     counted = {}
     for section in re.split(r"^## ", results, flags=re.MULTILINE)[1:]:
@@ -135,8 +135,8 @@ def test_verdicts_in_the_readme_are_those_of_the_results(repository):
         counted[section.splitlines()[0]] = [str(found[verdict]) for verdict in VERDICTS]
     assert list(counted) == list(PAPERS.values())
     rows = re.findall(
-        r"^\| (.*?\]\(docs/.*?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
-        (repository / "README.md").read_text(),
+        r"^\| (.*?\]\(.*?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
+        (repository / "docs" / "index.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )
     named = {

@@ -86,6 +86,12 @@ def track(description: str, total: int) -> Iterator[Advance]:
             display.remove_task(task)
 
 
+def say_before(line: str) -> None:
+    """Print a line to standard error, unless this process's progress is shown among that of others."""
+    if _relay is None and _display is None:
+        print(printable(line), file=sys.stderr, flush=True)
+
+
 def progress_line(description: str, done: int, total: int, note: str) -> str:
     """Return a task's progress in a line."""
     return f"{description}: {done} of {total}{f', {note}' if note else ''}"

@@ -51,7 +51,7 @@ def run_job(
 
     ``folder`` is the output folder unless the overrides name one. ``backend`` overrides the engine's
     own settings. With ``resume=FOLDER`` among the overrides, the interrupted run in that folder
-    continues with its original settings.
+    continues with its original settings. Of a resumed baseline, the run that it belongs to is returned.
     """
     overrides = _with_past(overrides)
     cfg = compose(join_overrides(overrides))
@@ -63,6 +63,9 @@ def run_job(
         _run(overrides, cfg, folder, sweep=sweep, backend=backend, verbose=verbose)
     finally:
         remove_if_empty(folder)  # it was refused
+    if folder.name == BASELINE and find_run(folder.parent) is not None:  # resumed by itself
+        write_report(folder.parent)
+        return folder.parent
     return folder
 
 

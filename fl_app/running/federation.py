@@ -37,12 +37,13 @@ from fl_app.report import plot_partition, write_report
 from fl_app.running.attack import attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.checkpoint import has_checkpoint
+from fl_app.running.estimate import tell_estimate
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
 from fl_app.running.ownership import claim, clear, remove_checkpoint
 from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
-from fl_app.running.resume import LastingRun, Past, read_past
+from fl_app.running.resume import LastingRun, Past, ResidentClients, read_past
 from fl_app.running.room import make_room
 from fl_app.running.shadows import ShadowTraining
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
@@ -112,6 +113,8 @@ def _run(
         trained = False
         try:
             lasting.begin()
+            if isinstance(grid, ResidentClients):
+                tell_estimate(parts)
             with stopping_after_rounds():
                 sightings = _train(grid, parts, results, auditor, lasting)
             trained = True

@@ -75,7 +75,7 @@ def draw_frontier(panel: Panel, by: Leakage, *, width: float = WIDE, titled: boo
         *itertools.chain.from_iterable(
             _error_bars(point, bubble, x, y, by) for point, bubble in zip(panel.points, bubbles, strict=True)
         ),
-        *_labels(panel.points, bubbles, best, inside, _LABEL_LENGTH[width]),
+        *_labels(panel.labels, bubbles, best, inside, _LABEL_LENGTH[width]),
         *legend.shapes,
     ]
     return Drawing(width, height + legend.height, shapes)
@@ -167,18 +167,18 @@ def _discs(
 
 
 def _labels(
-    points: Sequence[FrontierPoint],
+    labels: Sequence[str],
     bubbles: Sequence[Bubble],
     best: frozenset[int],
     inside: Box,
     length: int,
 ) -> list[_Shape]:
-    texts = [(_cut(f"{i + 1} {point.label}", length), str(i + 1)) for i, point in enumerate(points)]
+    texts = [(_cut(f"{i} {label}", length), str(i)) for i, label in enumerate(labels, start=1)]
     sizes = [
         [(words_width(text, _SIZE, bold=i in best), _SIZE) for text in choices]
         for i, choices in enumerate(texts)
     ]
-    order = sorted(range(len(points)), key=lambda i: i not in best)
+    order = sorted(range(len(labels)), key=lambda i: i not in best)
     room = Box(inside.left, inside.top - 8, inside.right + 8, inside.bottom)
     places = place_labels(bubbles, sizes, inside=room, order=order)
     found = [(i, place) for i, place in enumerate(places) if place is not None]

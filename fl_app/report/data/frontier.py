@@ -58,13 +58,6 @@ class FrontierPoint:
     """The runs that leaked."""
 
     @property
-    def label(self) -> str:
-        """The short name, for the chart: settings without the path to them."""
-        words = [f"{path.rpartition('.')[2]}={value}" for path, value in self.settings.items()]
-        epsilon = [] if self.epsilon is None else [f"ε {format_short(self.epsilon)}"]
-        return ", ".join([self.defense, *words, *epsilon])
-
-    @property
     def full_name(self) -> str:
         """The name with the whole paths of its settings."""
         return ", ".join([self.defense, *(f"{path}={value}" for path, value in self.settings.items())])
@@ -101,6 +94,23 @@ class Panel(NamedTuple):
         rounds = {point.rounds for point in self.points}
         length = "" if len(rounds) != 1 else f", {max(rounds)} round{'' if rounds == {1} else 's'}"
         return f"{self.model} on {self.data}{length}"
+
+    @property
+    def labels(self) -> list[str]:
+        """The points' short names, for the chart: the defense, a setting that alone tells it apart, and ε."""
+        return [self._label(point) for point in self.points]
+
+    def _label(self, point: FrontierPoint) -> str:
+        alike = [other for other in self.points if other.defense == point.defense]
+        tell = [
+            key
+            for key in point.settings
+            if len({other.settings.get(key, "") for other in alike}) == len(alike) > 1
+        ]
+        # the last part of the path says enough beside the defense's name
+        words = [f"{key.rpartition('.')[2]}={point.settings[key]}" for key in tell[:1]]
+        epsilon = [] if point.epsilon is None else [f"ε {format_short(point.epsilon)}"]
+        return ", ".join([point.defense, *words, *epsilon])
 
 
 def frontier_panels(rows: Iterable[ComparisonRow]) -> list[Panel]:

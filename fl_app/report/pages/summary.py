@@ -46,20 +46,27 @@ def _form(attack: Attack) -> str:
 def _leak(words: str, attacks: list[Attack]) -> list[str]:
     if not attacks:
         return []
-    names = ", ".join(sorted({_form(attack) for attack in attacks}))
+    by_form: dict[str, list[Attack]] = {}
+    for attack in attacks:
+        by_form.setdefault(_form(attack), []).append(attack)
+    return [_line(words, form, tries) for form, tries in sorted(by_form.items())]
+
+
+def _line(words: str, form: str, attacks: list[Attack]) -> str:
+    """Return what one form of one attack found at best."""
     if any(attack.sentence for attack in attacks):
         shares = [share for a in attacks if (share := a.others.get("token_accuracy")) is not None]
         shown = f"{format_percent(max(shares, default=None))} of the tokens right"
-        return [f"sentence {words}: {shown} ({names}, the attacker's best)"]
+        return f"sentence {words}: {shown} ({form}, the attacker's best)"
     if any(attack.texts for attack in attacks):
         rates = [rate for attack in attacks if (rate := attack.others.get("token_wer")) is not None]
         shown = f"word errors {format_percent(min(rates, default=None))}"
-        return [f"transcript {words}: {shown} ({names}, the attacker's best)"]
+        return f"transcript {words}: {shown} ({form}, the attacker's best)"
     if any(attack.label_scores for attack in attacks) and worst_score(PSNR, attacks) is None:
         shown = ", ".join(f"{name} {format_number(value, 2)}" for name, value in label_means(attacks).items())
-        return [f"labels {words}: {shown} ({names}, mean over {len(attacks)} updates)"]
+        return f"labels {words}: {shown} ({form}, mean over {len(attacks)} updates)"
     scores = ", ".join(f"{m.title} {m.show(worst_score(m, attacks))}" for m in (PSNR, SSIM))
-    return [f"leak {words}: {scores} ({names}, the attacker's best image)"]
+    return f"leak {words}: {scores} ({form}, the attacker's best image)"
 
 
 def _epsilon(run: Run) -> list[str]:

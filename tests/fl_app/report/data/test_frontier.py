@@ -68,7 +68,7 @@ def test_accuracy_of_long_runs_is_joined_with_the_leakage_of_short_ones(make_run
     assert point.rounds == 9
     assert point.accuracy.mean == statistics.mean(read_result(r)["summary"]["accuracy"] for r in runs[1:])
     assert point.leaks["mean"].mean == statistics.mean(read_result(runs[0])["attacks"][1]["ssim"])
-    assert point.label == "dgp"
+    assert panel.labels == ["dgp"]
     page = ParsedPage(compare_runs(runs, tmp_path / "c.html"))
     assert "accuracy of 2 runs of 9 rounds, leakage of 1 run of 1 round (dgp)" in page.text
 
@@ -131,11 +131,31 @@ def test_settings_that_differ_name_the_points_without_their_path_in_the_chart(ma
     (panel,) = panels_of(
         make_run("a", defense="topk", change=with_k(0.1)), make_run("b", defense="topk", change=with_k(0.2))
     )
-    assert [point.label for point in panel.points] == ["topk, k=0.1", "topk, k=0.2"]
+    assert panel.labels == ["topk, k=0.1", "topk, k=0.2"]
     assert [point.full_name for point in panel.points] == [
         "topk, defense.topk.k=0.1",
         "topk, defense.topk.k=0.2",
     ]
+
+
+def test_a_label_has_one_setting_at_most_and_only_where_it_tells_the_point_apart(make_run):
+    def with_settings(**settings):
+        return lambda result: result["config"].update(defense=settings)
+
+    (panel,) = panels_of(
+        make_run("a", change=with_settings(k1=0.05, k2=0.75, on="true")),
+        make_run("b", change=with_settings(k1=0.05, k2=0.5, on="false")),
+        make_run("c", change=with_settings(k1=0.1, k2=0.25, on="true")),
+        make_run("d", defense="noise", change=with_settings(k1=0.05, k2=0.75, on="true")),
+    )
+    assert panel.labels == ["dgp, k2=0.75", "dgp, k2=0.5", "dgp, k2=0.25", "noise"]
+    assert panel._replace(points=panel.points[2:]).labels == ["dgp", "noise"]
+    (panel,) = panels_of(
+        make_run("e", change=with_settings(k1=1, k2=1)),
+        make_run("f", change=with_settings(k1=1, k2=2)),
+        make_run("g", change=with_settings(k1=2, k2=1)),
+    )
+    assert panel.labels == ["dgp"] * 3  # the numbers beside them stand for rows of the table
 
 
 def test_epsilon_is_the_one_against_the_server_and_has_a_colour(make_run):
@@ -144,7 +164,7 @@ def test_epsilon_is_the_one_against_the_server_and_has_a_colour(make_run):
 
     (panel,) = panels_of(make_run("a", change=private), make_run("b", defense="none"))
     assert [point.epsilon for point in panel.points] == [5.5, None]
-    assert panel.points[0].label == "dgp, ε 5.5"
+    assert panel.labels[0] == "dgp, ε 5.5"
     colors = [epsilon_color(value) for value in (None, 0.5, 1.0, 2.0, 5.5, 11.0, float("inf"))]
     assert colors[1] == colors[2]
     assert colors[5] == colors[6]

@@ -73,3 +73,17 @@ def test_the_baseline_in_a_runs_folder_says_what_the_defense_cost(tmp_path):
     best = json.loads((folder / BASELINE / "result.json").read_text())["summary"]["best_accuracy"]
     assert f"{100 * best:.1f} % (chosen by test)" in page
     assert "fl-app-report A B" not in page
+
+
+def test_each_form_of_each_attack_has_a_line_with_its_own_score(tmp_path):
+    def three_forms(result):
+        raw, sent = result["attacks"]
+        raw["psnr"], sent["psnr"] = [30.0, 20.0], [12.0, 13.25]
+        adaptive = {**sent, "adaptive": True, "psnr": [19.5, 18.0]}
+        result["attacks"] = [raw, sent, adaptive, {**sent, "name": "dlg", "psnr": [None, 9.0]}]
+
+    lines = summary_lines(write_run(tmp_path / "run", rounds=2, change=three_forms))
+    forms = ["dlg plain", "ig adaptive", "ig plain"]
+    for form, psnr in zip(forms, ["9.00", "19.50", "13.25"], strict=True):
+        (line,) = [line for line in lines[1:4] if f"({form}," in line]
+        assert line.startswith(f"leak as sent (dgp): PSNR {psnr} dB")
