@@ -114,7 +114,7 @@ class _Server:
         return wrapped
 
     def stop(self, reason: str) -> StatedFailure:
-        """Let the app fail for ``reason`` as soon as it uses the grid, wait for that, and return the error."""
+        """Let the app fail for ``reason`` once it uses the grid, wait for that, and return the error."""
         self.stopped = StatedFailure(reason)
         if self._thread is not None:
             self._thread.join()
