@@ -14,6 +14,7 @@ from typing import Any
 
 import own_apps
 import pytest
+from documents import code_blocks
 from flwr.app import Context, RecordDict
 
 from fl_app.cli.choose import DEFAULTS
@@ -42,11 +43,6 @@ def anchors(text: str) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", prose, flags=re.MULTILINE)
     made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return made | set(re.findall(r'<a id="([^"]+)">', text))
-
-
-def code_blocks(text: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    return [block for written_in, block in blocks if written_in == language]
 
 
 def test_the_index_links_every_page(repository):

@@ -1,13 +1,16 @@
 """What leaves the repository: a wheel that works anywhere, and a Flower app bundle with nothing too much."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from documents import code_blocks
 
 
 def test_the_project_rewrites_no_configuration_of_flower(repository):
@@ -63,14 +66,21 @@ def test_the_flower_bundle_holds_what_its_apps_need_and_nothing_else(repository,
     assert "/unpacked/" in found.stdout
 
 
-def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_path):
+def built(repository: Path, tmp_path: Path) -> Path:
+    """Return the wheel of what git tracks."""
     app = committed(repository, tmp_path / "fl-app")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)],
         check=True,
         timeout=300,
     )
+    shutil.rmtree(app)  # nothing of it may stand in for the wheel
     (wheel,) = tmp_path.glob("fl_app-*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_path):
+    wheel = built(repository, tmp_path)
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"fl_app/conf/config.yaml", "fl_app/conf/defense/dgp.yaml", "attacks/score.py"} <= names
     assert {"fl_app/conf/data/text.yaml", "fl_app/text/english.json"} <= names
@@ -84,12 +94,7 @@ def test_the_wheel_holds_both_packages_and_the_configuration(repository, tmp_pat
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp_path):
-    app = committed(repository, tmp_path / "fl-app")
-    pip = [sys.executable, "-m", "pip"]
-    subprocess.run(
-        [*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(app)], check=True, timeout=300
-    )
-    (wheel,) = tmp_path.glob("fl_app-*.whl")
+    wheel = built(repository, tmp_path)
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet"]
@@ -103,3 +108,48 @@ def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp
     )
     assert done.returncode == 0, done.stderr
     assert list(elsewhere.glob("runs/*/*/report.html"))
+
+
+@pytest.mark.slow
+def test_an_app_of_a_user_runs_with_the_wheel_in_a_folder_of_its_own(repository, tmp_path):
+    wheel = built(repository, tmp_path)
+    venv, folder = tmp_path / "venv", tmp_path / "app"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=120)
+    python = venv / "bin" / "python"
+    # the packages that are here, behind those of the environment: no project but the wheel
+    packages = subprocess.run(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.strip()
+    (Path(packages) / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--force-reinstall", str(wheel)], check=True, timeout=300)
+    text = (repository / "docs" / "library.md").read_text()
+    folder.mkdir()
+    (folder / "my_app.py").write_text(code_blocks(text, "python")[0])
+    (folder / "pyproject.toml").write_text(code_blocks(text, "toml")[0])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [str(python), "-c", "import fl_app; print(fl_app.__file__)"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=300,
+    ).stdout.strip()
+    assert Path(found).is_relative_to(venv)
+    done = subprocess.run(
+        [str(venv / "bin" / "flower-simulation"), "--app", ".", "--num-supernodes", "4"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "[ROUND 5/5]" in said

@@ -19,6 +19,7 @@ from flwr.app import Context, Message, UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fl_app.console.stated_failure import StatedFailure
 from fl_app.flower.forwarding import ForwardingGrid
 from fl_app.flower.own_nodes import OWN_NODE
 
@@ -46,15 +47,21 @@ def run_on_ray(
     if resources["num_gpus"] is None:
         resources["num_gpus"] = _gpu_share(num_supernodes)
     config["client_resources"] = resources
-    with _interruptions() as interrupted:
-        run_simulation(
-            server_app=_configured_server(server_app, run_config, interrupted),
-            client_app=_ConfiguredClient(client_app, run_config, OWN_NODE),
-            num_supernodes=num_supernodes,
-            backend_config=config,
-            verbose_logging=verbose,
-        )
-    if interrupted.is_set():
+    server = _Server(server_app, run_config)
+    with _interruptions(server.interrupted):
+        try:
+            run_simulation(
+                server_app=server.app(),
+                client_app=_ConfiguredClient(client_app, run_config, OWN_NODE),
+                num_supernodes=num_supernodes,
+                backend_config=config,
+                verbose_logging=verbose,
+            )
+        except Exception as error:
+            if server.has_failed:
+                raise
+            raise server.stop(f"Ray stopped: {_first_cause(error)}") from error
+    if server.interrupted.is_set():
         raise KeyboardInterrupt
 
 
@@ -77,52 +84,99 @@ class _ConfiguredClient(ClientApp):
             context.run_config, context.node_config = outer
 
 
-class _InterruptibleGrid(ForwardingGrid):
-    """A grid that stops waiting when the user interrupts.
+class _Server:
+    """The server's app in the thread that Flower starts for it, where it can be told to stop."""
+
+    def __init__(self, app: ServerApp, run_config: Config) -> None:
+        self._inner, self._run_config = app, run_config
+        self._thread: threading.Thread | None = None
+        self.interrupted = threading.Event()
+        self.stopped: StatedFailure | None = None
+        self.has_failed = False
+        """Whether the app itself raised an error, before it was stopped."""
+
+    def app(self) -> ServerApp:
+        """Return the app to run; its context has this run's config."""
+        wrapped = ServerApp()
+
+        @wrapped.main()
+        def main(grid: Grid, context: Context) -> None:
+            self._thread = threading.current_thread()
+            context.run_config, context.node_config = dict(self._run_config), dict(OWN_NODE)
+            try:
+                # raised again in the main thread
+                with suppress(KeyboardInterrupt):
+                    self._inner(_StoppableGrid(grid, self), context)
+            except BaseException:
+                self.has_failed = self.stopped is None
+                raise
+
+        return wrapped
+
+    def stop(self, reason: str) -> StatedFailure:
+        """Let the app fail for ``reason`` once it uses the grid, wait for that, and return the error."""
+        self.stopped = StatedFailure(reason)
+        if self._thread is not None:
+            self._thread.join()
+        return self.stopped
+
+    def check(self) -> None:
+        """Raise the error or the interruption that ends this run, if there is one."""
+        if self.stopped is not None:
+            raise self.stopped
+        if self.interrupted.is_set():
+            raise KeyboardInterrupt
+
+
+class _StoppableGrid(ForwardingGrid):
+    """A grid that stops waiting when the user interrupts, and when there is no simulation any more.
 
     Flower runs the server app in a thread, where Ctrl-C never arrives, and its
     grid waits for replies whatever happens.
     """
 
-    def __init__(self, grid: Grid, interrupted: threading.Event) -> None:
+    def __init__(self, grid: Grid, server: _Server) -> None:
         super().__init__(grid)
-        self._interrupted = interrupted
+        self._server = server
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the connected nodes."""
+        self._server.check()
+        return super().get_node_ids()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have arrived."""
+        self._server.check()
+        return super().pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages and wait for the replies, for the timeout or for an interruption."""
+        """Send messages and wait for the replies, for the timeout or until the run is stopped."""
         waiting = set(self._grid.push_messages(messages))
         deadline = None if timeout is None else time.monotonic() + timeout
         replies: list[Message] = []
         while waiting and (deadline is None or time.monotonic() < deadline):
-            found = list(self._grid.pull_messages(waiting))
+            found = list(self.pull_messages(waiting))
             waiting -= {reply.metadata.reply_to_message_id for reply in found}
             replies += found
-            if waiting and self._interrupted.wait(_POLL_SECONDS):
-                raise KeyboardInterrupt
+            if waiting:
+                self._server.interrupted.wait(_POLL_SECONDS)
         return replies
 
 
-def _configured_server(app: ServerApp, run_config: Config, interrupted: threading.Event) -> ServerApp:
-    wrapped = ServerApp()
-
-    @wrapped.main()
-    def main(grid: Grid, context: Context) -> None:
-        context.run_config, context.node_config = dict(run_config), dict(OWN_NODE)
-        # raised again in the main thread
-        with suppress(KeyboardInterrupt):
-            app(_InterruptibleGrid(grid, interrupted), context)
-
-    return wrapped
+def _first_cause(error: BaseException) -> str:
+    """Return the error at the beginning of a chain: Flower puts two of its own on top."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
-def _interruptions() -> Iterator[threading.Event]:
+def _interruptions(interrupted: threading.Event) -> Iterator[None]:
     """Turn the first Ctrl-C into an event that the server's thread sees; the second is Python's own."""
-    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield
         return
     before = signal.getsignal(signal.SIGINT)
 
@@ -132,7 +186,7 @@ def _interruptions() -> Iterator[threading.Event]:
 
     signal.signal(signal.SIGINT, first)
     try:
-        yield interrupted
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
