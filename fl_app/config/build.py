@@ -414,10 +414,8 @@ def _manipulation(
     """Return the attack's change of a model before a client gets it; None for a passive attack."""
     if not hasattr(attack, "manipulate") or cfg.attack.get("candidates"):
         return None  # what is asked of candidates waits until they are known
-    if known is None:
-        raise ConfigError(
-            "attack.known_images: a server that changes models needs some; expected test or held_out"
-        )
+    if known is None:  # a server has images to test with, whatever the attack's own settings are
+        known = _images_of(dataset.test)
     manipulate = partial(
         attack.manipulate,
         in_shape=dataset.in_shape,
@@ -441,7 +439,10 @@ def _known(cfg: DictConfig, dataset: Dataset, public: Dataset | None) -> Known |
         raise ConfigError(f"attack.known_images: expected one of {', '.join(KNOWN_IMAGES)}, got {chosen}")
     if chosen == "none":
         return None
-    samples = public.train if chosen == "held_out" and public is not None else dataset.test
+    return _images_of(public.train if chosen == "held_out" and public is not None else dataset.test)
+
+
+def _images_of(samples: Samples) -> Known:
     return Known(pixels(samples.inputs, torch.device("cpu"), torch.float32), samples.labels)
 
 

@@ -15,6 +15,7 @@ from benchmarks.chaos.invariants import check_end, check_whole
 from fl_app.experiments.job import run_job
 
 
+@pytest.mark.slow
 def test_a_few_faults_lose_nothing(repository):
     command = [
         sys.executable,

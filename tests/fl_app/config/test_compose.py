@@ -67,7 +67,7 @@ def test_the_default_is_the_main_job():
         ("defense=fl_top strategy=fed_avg", ["defense=fl_top brings its own, got strategy=fed_avg"]),
         ("defense=adgp strategy=fed_avg", ["defense=adgp brings its own, got strategy=fed_avg"]),
         ("rounds='3", ["overrides: No closing quotation"]),
-        ("rounds", ["overrides"]),
+        ("rounds", ["rounds", "key=value"]),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_choices(overrides, words):

@@ -114,6 +114,7 @@ def test_sentences_are_cut_into_the_pieces_of_the_server_and_none_is_longer_than
 
 def test_every_source_with_a_folder_can_be_a_clients_own():
     with_folder = {path.stem for path in (CONF_DIR / "data").glob("*.yaml") if "\nroot:" in path.read_text()}
+    with_folder -= {"federated"}  # its folder holds the parts of all clients
     assert with_folder == {target.rpartition(".")[2] for target in SOURCES}
 
 
