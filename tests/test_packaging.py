@@ -106,7 +106,7 @@ def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp
         [
             sys.executable,
             "-c",
-            "import torchvision, sys; print(sys.modules['fl_app.torch_backend'].__file__)",
+            "import torchvision, sys; print(sys.modules['fl_app'].__file__)",
         ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
