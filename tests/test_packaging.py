@@ -108,6 +108,17 @@ def test_the_wheel_works_in_an_empty_environment_from_any_folder(repository, tmp
     )
     assert done.returncode == 0, done.stderr
     assert list(elsewhere.glob("runs/*/*/report.html"))
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    found = subprocess.run(
+        [sys.executable, "-c", "import torchvision, sys; print(sys.modules['fl_app'].__file__)"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=300,
+    )
+    assert "/installed/" in found.stdout  # torch itself called the hook
 
 
 @pytest.mark.slow

@@ -460,6 +460,8 @@ def _check_aim(config: Mapping[str, Any]) -> None:
         ("attack.rounds", config["attack"]["rounds"], config["rounds"]),
         ("attack.clients", config["attack"]["clients"], config["clients"] - 1),
     ):
+        if not numbers:
+            raise ConfigError(f"{key}: is empty, so nothing would be attacked; attack=none says so")
         beyond = [] if isinstance(numbers, str) else [n for n in numbers if n != "last" and n > most]
         if beyond:
             raise ConfigError(f"{key}: {beyond[0]} never comes; the run has {key[7:]} up to {most}")

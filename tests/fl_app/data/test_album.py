@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_app.data import album as album_module
-from fl_app.data.album import SHIFT, SUBJECTS, album
+from fl_app.data.album import SHIFT, SUBJECTS, _faces, _start, album
 from fl_app.data.photographs import load_photograph
 
 
@@ -35,7 +34,7 @@ def test_is_the_same_for_the_same_seed_and_more_views_leave_the_first_as_they_ar
 
 
 def test_no_test_face_is_one_of_the_training_faces():
-    train, test = ([np.asarray(face) for face in album_module._faces(part)] for part in ("train", "test"))
+    train, test = ([np.asarray(face) for face in _faces(part)] for part in ("train", "test"))
     assert (len(train), len(test)) == (80, 20)
     assert not any(np.array_equal(a, b) for a in train for b in test)
 
@@ -51,7 +50,7 @@ def test_a_window_lies_inside_its_picture_and_near_its_subject(name, draws):
     subject, picture = SUBJECTS[name], load_photograph(name)
     for centre, draw, length in zip((subject.x, subject.y), draws, picture.size, strict=True):
         for side in (round(subject.side * 0.75), min(subject.side, length)):
-            start = album_module._start(centre, draw, subject.side, side, length)
+            start = _start(centre, draw, subject.side, side, length)
             assert 0 <= start <= length - side
             asked = centre + (2 * draw - 1) * SHIFT * subject.side - side / 2
             assert start in (round(asked), 0, length - side)

@@ -1,10 +1,13 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
+from cut_runs import strike
 from federations import SMALL
 
 from fl_app.config.compose import split_overrides
+from fl_app.experiments import job
 from fl_app.experiments.job import run_job
 
 ATTACKED = [*split_overrides(SMALL.replace("attack=none ", "")), "attack.steps=2"]
@@ -72,3 +75,24 @@ def test_a_folder_in_the_overrides_wins(tmp_path):
     overrides = [*split_overrides(SMALL), "defense=none", f'run_dir="{wanted}"']
     assert run_job(overrides, folder=tmp_path / "other") == wanted
     assert (wanted / "report.html").is_file()
+
+
+def test_a_baseline_that_was_interrupted_goes_on_and_completes_the_page_of_its_run(tmp_path, monkeypatch):
+    overrides = [*ATTACKED, "defense=topk", "rounds=3", "checkpoint=true"]
+    folder = tmp_path / "run"
+    honest = job.run_app
+
+    def interrupted_in_the_baseline(*parts, run_config, **more):
+        if "attack=none" in run_config["overrides"]:
+            strike(monkeypatch, 3, KeyboardInterrupt())
+        return honest(*parts, run_config=run_config, **more)
+
+    monkeypatch.setattr(job, "run_app", interrupted_in_the_baseline)
+    with pytest.raises(KeyboardInterrupt, match=re.escape(f"resume={folder / 'baseline'}")):
+        run_job(overrides, folder=folder)
+    assert (read(folder)["status"], read(folder / "baseline")["status"]) == ("finished", "interrupted")
+    monkeypatch.setattr(job, "run_app", honest)
+    assert run_job([f"resume={folder / 'baseline'}"]) == folder
+    assert len(read(folder / "baseline")["rounds"]) == 3
+    shown = f"{100 * read(folder / 'baseline')['summary']['accuracy']:.1f} %"
+    assert re.search(rf'data-fact="baseline-accuracy"[^<]*{shown}', (folder / "report.html").read_text())

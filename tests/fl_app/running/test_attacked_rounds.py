@@ -48,7 +48,12 @@ def run(folder, overrides, lost=lambda order: False, attack=QUICK):
 
 
 @pytest.mark.parametrize(
-    ("aim", "key"), [("attack.clients=[0,99]", "attack.clients"), ("attack.rounds=[5]", "attack.rounds")]
+    ("aim", "key"),
+    [
+        ("attack.clients=[0,99]", "attack.clients"),
+        ("attack.rounds=[5]", "attack.rounds"),
+        ("attack.clients=[]", "attack.clients"),
+    ],
 )
 def test_an_aim_outside_of_the_run_is_refused_before_it(aim, key):
     with pytest.raises(ConfigError, match=key):
