@@ -1,7 +1,7 @@
 """Rounds with a hostile client: their time, their memory, and the model that the others train.
 
-``python -m benchmarks.hostile_peers`` prints the table of docs/security.md. Each kind of hostile client is compared
-with a client that fails in the same exchanges: the others' model has to be the same, bit for bit.
+``python -m benchmarks.hostile_peers`` prints the table of docs/security.md. Each kind of hostile client is
+compared with a client that fails in the same exchanges: the others' model has to be the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -189,7 +189,14 @@ def main() -> None:
     """Print the table."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     table = Table(title=f"{ROUNDS} rounds of {CLIENTS} clients, on {os.cpu_count()} processors")
-    for column in ("one client sends", "run", "CPU s", "CPU s if it fails", "peak grows by MB", "others' model"):
+    for column in (
+        "one client sends",
+        "run",
+        "CPU s",
+        "CPU s if it fails",
+        "peak grows by MB",
+        "others' model",
+    ):
         table.add_column(column)
     for peer in PEERS.values():
         undisturbed(peer.overrides, peer.kinds)

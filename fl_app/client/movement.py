@@ -53,10 +53,10 @@ def _sizes(model: Update, norms: Sequence[float]) -> dict[str, float]:
     generator.set_state(unpredictable_state())  # a server that knew the entries could make them huge
     shares = torch.rand(_LOOKED_AT, generator=generator)
     spread = torch.linspace(0, 1, _LOOKED_AT + 1)[:-1]
-    looked_at = [
-        tensor.detach().flatten()[((shares if tensor.numel() > _LOOKED_AT else spread) * tensor.numel()).long()]
-        for tensor in model.values()
-    ]
+    looked_at = []
+    for tensor in model.values():
+        where = (shares if tensor.numel() > _LOOKED_AT else spread) * tensor.numel()
+        looked_at.append(tensor.detach().flatten()[where.long()])
     quartiles = torch.stack(looked_at).abs().kthvalue(_LOOKED_AT // 4, dim=1).values.tolist()
     return {
         name: min(norm / math.sqrt(tensor.numel()), QUARTILES * quartile)
