@@ -16,6 +16,7 @@ import own_apps
 import pytest
 from flwr.app import Context, RecordDict
 
+from fl_app.cli.choose import DEFAULTS
 from fl_app.config.compose import compose
 from fl_app.experiments.papers import PAPERS
 from fl_app.flower import InlineGrid
@@ -154,7 +155,8 @@ def test_every_setting_in_a_documented_command_exists(repository, page):
     assert len(called) >= 5
     for words in called:
         swept = "-m" in words
-        given = [word for word in words[1:] if "=" in word and not word.startswith(OF_THE_SWEEP)]
+        own = tuple(f"{key}=" for key in DEFAULTS) if words[1:2] == ["choose"] else OF_THE_SWEEP
+        given = [word for word in words[1:] if "=" in word and not word.startswith(own)]
         given = [word.removeprefix("overrides=").strip('"') for word in given]
         compose(" ".join(word.split(",")[0] if swept else word for word in given))
 

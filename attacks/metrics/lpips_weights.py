@@ -72,8 +72,8 @@ def load(cache_dir: Path | None = None, net: str = "alex") -> dict[str, Tensor] 
 def weights_path(cache_dir: Path | None = None, net: str = "alex") -> Path:
     """Return where the weights of ``net`` are kept.
 
-    That is ``FL_APP_CACHE``, else ``.cache`` of the checkout that this file is in, else the user's cache
-    folder: ``make`` and commands typed by hand find the same file.
+    That is ``FL_APP_CACHE``, else ``.cache`` of this file's checkout, else the user's cache folder:
+    ``make`` and commands typed by hand find the same file.
     """
     if net not in FINGERPRINTS:
         raise ValueError(f"lpips_weights: net must be one of {sorted(FINGERPRINTS)}, got {net!r}")

@@ -31,7 +31,7 @@ _TAKEN = ("defense", "seed", "baseline", "run_dir", "resume")
 _SECURE = "fl-app defense=fl_top secagg=on dp=client"
 NOTHING_HOLDS = 3
 """Exit code if no candidate keeps all limits."""
-_DEFAULTS = {
+DEFAULTS = {
     **{"max_leak": "0.3", "max_loss": "2", "max_bytes": "", "epsilon": ""},
     **{"minutes": "30", "seeds": "3", "jobs": "1", "defenses": "", "into": "multirun/choose"},
 }
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run ``choose [limits] [key=value …]``."""
     args = _parser().parse_intermixed_args(arguments)
     split = [(word, *word.partition("=")[::2]) for word in args.words]
-    own = _DEFAULTS | {key: value for _, key, value in split if key in _DEFAULTS}
-    overrides = [*search_in(args.config_dir), *(word for word, key, _ in split if key not in _DEFAULTS)]
+    own = DEFAULTS | {key: value for _, key, value in split if key in DEFAULTS}
+    overrides = [*search_in(args.config_dir), *(word for word, key, _ in split if key not in DEFAULTS)]
     import_from_here()
     refuse_sweep(overrides)
     if taken := {key_of(override).split(".")[0] for override in overrides} & set(_TAKEN):

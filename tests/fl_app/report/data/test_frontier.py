@@ -6,6 +6,7 @@ import io
 import re
 import statistics
 from collections import Counter
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -19,6 +20,7 @@ from fl_app.report import compare_runs, comparison_rows, write_frontier
 from fl_app.report.charts.drawing import Circle, Drawing, Line, Words, drawn_png, inline_svg, stack, svg_file
 from fl_app.report.charts.frontier_chart import NARROW, WIDE, draw_frontier, epsilon_color
 from fl_app.report.charts.label_places import Box, Bubble, place_labels
+from fl_app.report.data.comparison import Spread
 from fl_app.report.data.frontier import frontier_panels, pareto
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -153,14 +155,35 @@ def test_epsilon_is_the_one_against_the_server_and_has_a_colour(make_run):
 def test_a_point_is_on_the_frontier_if_no_other_beats_it(values):
     class Stub:
         def __init__(self, accuracy, leak):
-            self.accuracy = type("S", (), {"mean": accuracy})
-            self.leaks = {"mean": type("S", (), {"mean": leak})}
+            self.accuracy = Spread(accuracy, None)
+            self.leaks = {"mean": Spread(leak, None)}
 
     best = pareto([Stub(*value) for value in values], "mean")
     for i, (accuracy, leak) in enumerate(values):
         beaten = any(a >= accuracy and b <= leak and (a > accuracy or b < leak) for a, b in values)
         assert (i in best) != beaten
     assert best
+
+
+@pytest.mark.parametrize(("bar", "expected"), [(0.001, {0}), (0.05, {0, 1})])
+def test_a_difference_within_the_error_bars_keeps_a_point_on_the_frontier(bar, expected):
+    def point(accuracy, leak):
+        return SimpleNamespace(accuracy=Spread(accuracy, bar), leaks={"mean": Spread(leak, bar)})
+
+    assert pareto([point(0.9, 0.4), point(0.89, 0.41)], "mean") == expected
+
+
+def test_runs_of_other_lengths_share_no_frontier(make_run):
+    def long(result):
+        result["config"]["rounds"] = 24
+
+    runs = [
+        make_run("a"),
+        make_run("b", defense="topk"),
+        make_run("c", defense="adgp", rounds=24, change=long),
+    ]
+    panels = frontier_panels(comparison_rows(runs))
+    assert [[point.defense for point in panel.points] for panel in panels] == [["dgp", "topk"], ["adgp"]]
 
 
 boxes = st.tuples(st.floats(0, 300), st.floats(0, 200), st.floats(1, 15))
@@ -229,7 +252,7 @@ def test_files_are_written_as_png_and_svg(make_run, tmp_path):
     root = ElementTree.parse(svg).getroot()
     assert root.tag == f"{SVG}svg"
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"lenet on photos", "lenet on <other>"} <= set(texts)
+    assert {"lenet on photos, 12 rounds", "lenet on <other>, 12 rounds"} <= set(texts)
     assert any("best image" in text for text in texts)
     width, height = Image.open(png).size
     assert (width, height) == (
