@@ -570,6 +570,8 @@ def _unpack(content: RecordDict, name: str, kind: type[Header]) -> Header:
             raise MessageError(f"message: {name}.{key} must be {type_name}, got {_shown(found[key])}")
         if type_name == "int" and not _is_word(found[key]):
             raise MessageError(f"message: {name}.{key} must be a whole number of 64 bits")
+        if type_name == "float" and not math.isfinite(found[key]):
+            raise MessageError(f"message: {name}.{key} must be finite, got {found[key]}")
     try:
         return kind(**found)
     except ValueError as error:

@@ -111,10 +111,13 @@ def test_positions_of_an_answered_round_are_not_named_any_more():
 # many orders
 
 
-def shown_by(text: str, trust: bool, *, step: float, orders: int, rounds: bool) -> tuple[int, int]:
+def shown_by(
+    text: str, trust: bool, *, step: float, orders: int, rounds: bool, dead: int = 0
+) -> tuple[int, int]:
     """Lower the biases of a layer together, order by order: fewer and fewer samples pass each unit.
 
-    Return how many orders were answered, and how many samples of the batch they show exactly.
+    The first ``dead`` units have huge weights, which no sample passes: the layer is large, the others are
+    not. Return how many orders were answered, and how many samples of the batch they show exactly.
     """
     parts = parts_of(text)
     grid, samples, answered = node(text, trust_config=trust), first_batch(parts, 16), 0
@@ -123,6 +126,8 @@ def shown_by(text: str, trust: bool, *, step: float, orders: int, rounds: bool) 
         model = model_of(parts.model)
         with torch.no_grad():
             model.hidden1.bias -= step * number
+            model.hidden1.weight[:dead] *= 1e4
+            model.hidden1.bias[:dead] = -1e9
         reply = send(grid, order(parts.model, model, round=number + 1 if rounds else 1))
         if reply.has_error():
             continue
@@ -152,6 +157,14 @@ def test_a_model_whose_biases_jump_from_round_to_round_is_not_followed(step):
     assert shown < 4
 
 
+def test_huge_weights_of_dead_units_do_not_let_the_others_move_far():
+    text = f"{MLP} defense=none batch_size=64 partition=fixed partition.samples=16"
+    assert shown_by(text, TRUSTED, step=0.2, orders=10, rounds=True, dead=80)[1] > 12
+    answered, shown = shown_by(text, UNTRUSTED, step=0.2, orders=10, rounds=True, dead=80)
+    assert answered == 1
+    assert shown < 4
+
+
 def test_a_model_with_other_weights_in_every_round_is_not_followed():
     text = f"{MLP} defense=none"
     parts, said = parts_of(text), []
@@ -175,9 +188,41 @@ def test_movement_is_of_single_tensors_and_infinite_where_it_cannot_be_told():
     assert move(bias=8) == pytest.approx(8 / (0.25 * math.sqrt(4)))
     assert move(weight=math.nan) == math.inf
     assert movement({"w": torch.zeros(2, 2)}, {"w": torch.ones(2, 2)}) == math.inf
+    # no distance is known beside numbers whose squares are no float32, not even a small one
+    huge = {"a.weight": torch.full((10, 4), 1e20), "a.bias": torch.zeros(10)}
+    assert movement(huge, {**huge, "a.bias": torch.full((10,), 1e-6)}) == math.inf
     # one that starts at 0 counts by the smallest entries that there are
     both = {"w": torch.zeros(2, 2), "v": torch.full((2, 2), 0.5)}
     assert movement(both, {**both, "w": torch.ones(2, 2)}) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("value", [1e2, 1e15, 1e20])
+@pytest.mark.parametrize("shape", [(64, 784), (32, 16)], ids=str)
+@pytest.mark.parametrize("part", ["inputs", "outputs", "entries"])
+def test_entries_of_any_size_hide_a_move_of_the_others_by_a_few_times_at_most(part, shape, value):
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)) / 28
+    plain = {"a.weight": weight, "a.bias": torch.zeros(len(weight))}
+    enlarged = weight.clone()
+    if part == "inputs":
+        enlarged[:, : shape[1] // 2] = value
+    elif part == "outputs":
+        enlarged[: shape[0] // 2] = value
+    else:
+        enlarged.view(-1)[::2] = value
+    for name in plain:
+        moves = [{**m, name: m[name] + 0.1} for m in (plain, {**plain, "a.weight": enlarged})]
+        before, hidden = movement(plain, moves[0]), movement({**plain, "a.weight": enlarged}, moves[1])
+        # half of all entries: the quartile is the others' median, about twice that of all
+        assert before / 8 < hidden, (name, before, hidden)
+
+
+def test_what_training_makes_of_a_model_counts_by_its_norm():
+    """Honest models have few entries far beyond their quartile: the bound of a size does not touch them."""
+    parts, _ = train("model=lenet rounds=3 lr=0.5")
+    for model in (dict(parts.model.named_parameters()), parts.strategy.weights):
+        before = {name: tensor.detach() for name, tensor in model.items() if name.endswith("weight")}
+        after = {name: 1.1 * tensor for name, tensor in before.items()}
+        assert movement(before, after) == pytest.approx(0.1, rel=1e-3)
 
 
 @pytest.mark.parametrize("round", [-5, 0, 11, 2**62])
