@@ -1,5 +1,7 @@
 """Objects that Flower's deployments cut a message into, against the bytes that are counted for it."""
 
+import random
+
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as CHUNK
@@ -19,7 +21,7 @@ def travelling(content):
 
 def noise(size):
     """Chunks that are equal travel once: these are not."""
-    return b"".join(b"%08d" % n for n in range(size // 8 + 1))[:size]
+    return random.Random(0).randbytes(size)
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 7])
