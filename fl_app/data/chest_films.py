@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from fl_app.data.dataset import Dataset, Samples
 from fl_app.data.facts import Facts
 from fl_app.data.places import DataUnavailable
+from fl_app.storage.tensor_files import read_tensors
 
 FILE = "pneumoniamnist.npz"
 CLASS_NAMES = ("healthy", "pneumonia")
@@ -41,28 +42,33 @@ def own_films(root: Path, facts: Facts, **settings: Any) -> Samples:
     return Samples(_cut(inputs, facts.in_shape[-1]), labels)
 
 
-def read_npz(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def read_npz(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Return images (N, 1, H, W) and labels (N,) of each part in a file of MedMNIST's layout."""
+    if not path.is_file():
+        raise DataUnavailable(
+            f"pneumonia: cannot read {path}: no such file; put MedMNIST's file there, or set data.root"
+        )
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {part: _part(stored, part, path) for part in ("train", "val", "test")}
-    except OSError as error:
-        hint = "put MedMNIST's file there, or set data.root"
-        raise DataUnavailable(f"pneumonia: cannot read {path}: {error.strerror or error}; {hint}") from error
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        stored = read_tensors(path)
+        if not isinstance(stored, Mapping):
+            raise ValueError("its arrays have no names")
+        return {part: _part(stored, part) for part in ("train", "val", "test")}
+    except (ValueError, KeyError) as error:
         raise ValueError(f"pneumonia: {path} is not of MedMNIST's layout: {error}") from error
 
 
-def _part(stored: Any, part: str, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def _part(stored: Mapping[str, Tensor], part: str) -> tuple[Tensor, Tensor]:
     images, labels = stored[f"{part}_images"], stored[f"{part}_labels"]
-    if images.ndim != 3 or images.dtype != np.uint8:
-        raise ValueError(f"{part}_images must be bytes (N, H, W), got {images.dtype} {images.shape}")
-    if labels.size != len(images) or not np.isin(labels, (0, 1)).all():
+    if images.ndim != 3 or images.dtype != torch.uint8:
+        raise ValueError(
+            f"{part}_images must be bytes (N, H, W), got {images.dtype} {tuple(images.shape)}"
+        )
+    if labels.numel() != len(images) or not ((labels == 0) | (labels == 1)).all():
         raise ValueError(f"{part}_labels must be 0 or 1 for each of {len(images)} films")
-    return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)).flatten()
+    return images.unsqueeze(1), labels.long().flatten()
 
 
-def _cut(images: torch.Tensor, size: int) -> torch.Tensor:
+def _cut(images: Tensor, size: int) -> Tensor:
     """Return the middle of each film."""
     height, width = images.shape[-2:]
     if min(height, width) < size:

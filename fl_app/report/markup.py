@@ -51,12 +51,14 @@ def table(
     def cell(tag: str, index: int, content: Child, **more: str | None) -> Html:
         return element(tag, content, class_=None if index < words else "number", **more)
 
+    def label(index: int) -> str | None:
+        return (names[index] or None) if index < len(names) else None
+
     head = element("tr", [cell("th", i, title, scope="col") for i, title in enumerate(header)])
     body = element(
         "tbody",
         [
-            element("tr", [cell("td", i, c, data_label=name or None) for i, (c, name) in enumerate(line)])
-            for line in (zip(row, names, strict=True) for row in rows)
+            element("tr", [cell("td", i, c, data_label=label(i)) for i, c in enumerate(row)]) for row in rows
         ],
     )
     return scrolled(element("caption", caption) if caption else None, element("thead", head), body)

@@ -1,5 +1,7 @@
 """One pass over the samples gives every score, each as scikit-learn or one big batch has it."""
 
+import dataclasses
+
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
@@ -73,7 +75,7 @@ def test_one_logit_scores_as_two_of_which_the_first_is_zero():
         both.weight.copy_(torch.cat([torch.zeros(1, 7), model.weight]))
         both.bias.copy_(torch.cat([torch.zeros(1), model.bias]))
     expected = evaluate(both, samples, (), ())
-    assert found == expected
+    assert found == dataclasses.replace(expected, loss=pytest.approx(expected.loss, rel=1e-6))
     assert found.accuracy == pytest.approx(accuracy_score(samples.labels, logit > 0))
     assert found.auroc == pytest.approx(roc_auc_score(samples.labels, logit))
     assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(samples.labels, logit > 0))

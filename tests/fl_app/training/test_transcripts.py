@@ -115,12 +115,6 @@ FRAMES, SPEAKERS = torch.randn(2, 5, 3), torch.tensor([0, 1])
     [
         (FRAMES, torch.tensor([0, 1]), SPEAKERS, r"labels must be int64 \(N, L\)"),
         (FRAMES, torch.tensor([[0], [1]]), None, "utterances and sentences must have sources"),
-        (
-            torch.randn(2, 3),
-            torch.tensor([0, 1]),
-            SPEAKERS,
-            "utterances and sentences must have sources, and nothing else",
-        ),
         (FRAMES, torch.tensor([[0], [1]]), SPEAKERS[:1], r"sources must be int64 \(N,\)"),
         (FRAMES, torch.tensor([[0, 1], [-1, -1]]), SPEAKERS, "a row of tokens must begin with one"),
         (FRAMES, torch.tensor([[0, -1, 1], [1, 1, 1]]), SPEAKERS, "-1 after its end alone"),

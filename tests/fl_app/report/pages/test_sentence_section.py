@@ -67,8 +67,8 @@ def test_the_first_screen_and_the_summary_have_the_best_one_for_the_attacker(tmp
     assert page.cards["does-leak"].startswith("100.0 %")
     assert page.values["original-text"] == "the <s>ing"
     assert page.values["masked-tokens"] == "granted"
-    (line,) = [line for line in summary_lines(folder) if "text_dlg" in line]
-    assert "100.0 %" in line
+    lines = [line for line in summary_lines(folder) if "text_dlg" in line]
+    assert any("100.0 %" in line for line in lines)
 
 
 def test_a_sentence_that_nobody_knows_is_shown_unmarked(tmp_path):
