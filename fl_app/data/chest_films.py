@@ -60,9 +60,7 @@ def read_npz(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 def _part(stored: Mapping[str, Tensor], part: str) -> tuple[Tensor, Tensor]:
     images, labels = stored[f"{part}_images"], stored[f"{part}_labels"]
     if images.ndim != 3 or images.dtype != torch.uint8:
-        raise ValueError(
-            f"{part}_images must be bytes (N, H, W), got {images.dtype} {tuple(images.shape)}"
-        )
+        raise ValueError(f"{part}_images must be bytes (N, H, W), got {images.dtype} {tuple(images.shape)}")
     if labels.numel() != len(images) or not ((labels == 0) | (labels == 1)).all():
         raise ValueError(f"{part}_labels must be 0 or 1 for each of {len(images)} films")
     return images.unsqueeze(1), labels.long().flatten()

@@ -57,9 +57,7 @@ def table(
     head = element("tr", [cell("th", i, title, scope="col") for i, title in enumerate(header)])
     body = element(
         "tbody",
-        [
-            element("tr", [cell("td", i, c, data_label=label(i)) for i, c in enumerate(row)]) for row in rows
-        ],
+        [element("tr", [cell("td", i, c, data_label=label(i)) for i, c in enumerate(row)]) for row in rows],
     )
     return scrolled(element("caption", caption) if caption else None, element("thead", head), body)
 
