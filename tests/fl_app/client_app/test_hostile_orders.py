@@ -62,7 +62,7 @@ def plan(cohort: int = 2) -> Plan:
         "defense=none",
         "defense=dp_sgd",
         "defense=fl_std dp=client training.steps=1",
-        "defense=fl_std secagg=on training.steps=1",
+        "defense=fl_std secagg=on secagg.min_clients=2 training.steps=1",
     ],
 )
 @pytest.mark.parametrize("trust", [TRUSTED, UNTRUSTED])
@@ -437,7 +437,7 @@ def test_no_number_that_was_measured_on_the_data_leaves(defense):
     [
         PRIVATE.replace("model=mlp model.hidden=[16]", "model=convnet model.width=4"),
         f"model=convnet model.width=4 {SMALL} defense=dp_sgd",
-        f"model=convnet model.width=4 {SMALL} defense=fl_std secagg=on training.steps=1",
+        f"model=convnet model.width=4 {SMALL} defense=fl_std secagg=on secagg.min_clients=2 training.steps=1",
     ],
     ids=["dp=client", "dp_sgd", "secagg"],
 )
