@@ -144,9 +144,8 @@ def test_a_run_that_takes_a_nodes_defense_and_batch_away_recovers_no_sample():
 
 def test_a_run_that_switches_secure_aggregation_off_gets_no_vector():
     own = "defense=fl_std secagg=on secagg.min_clients=10"
-    sent = (
-        f"model=mlp model.hidden=[16] {SMALL} training.steps=1 secagg.enabled=false defense=fl_std clients=12"
-    )
+    sent = f"model=mlp model.hidden=[16] {SMALL} training.steps=1 defense=fl_std clients=12 "
+    sent += "secagg.enabled=false"
     parts = parts_of(sent, own)
     assert parts.secure is not None
     model, plan = model_of(parts.model), Plan("", "", 0, 2, 1.0)

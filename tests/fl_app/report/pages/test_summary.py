@@ -80,7 +80,7 @@ def test_each_form_of_each_attack_has_a_line_with_its_own_score(tmp_path):
         raw, sent = result["attacks"]
         raw["psnr"], sent["psnr"] = [30.0, 20.0], [12.0, 13.25]
         adaptive = {**sent, "adaptive": True, "psnr": [19.5, 18.0]}
-        result["attacks"] = [raw, sent, adaptive, {**sent, "name": "dlg", "psnr": [None, 9.0]}]
+        result["attacks"] = [raw, sent, adaptive, {**sent, "attack": "dlg", "psnr": [None, 9.0]}]
 
     lines = summary_lines(write_run(tmp_path / "run", rounds=2, change=three_forms))
     forms = ["dlg plain", "ig adaptive", "ig plain"]
