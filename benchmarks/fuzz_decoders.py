@@ -376,7 +376,11 @@ def _messages() -> list[Decoder]:
     def revealed(blob: bytes) -> Any:
         return messages.take_audit(RecordDict({"audit": ConfigRecord({"truth": blob})}))
 
+    def audited(blob: bytes) -> Any:
+        return messages.read_candidates(RecordDict({"audit": ConfigRecord({"candidates": blob})}))
+
     shown = save({"inputs": truth.inputs, "labels": truth.labels})
+    dealt = save({"inputs": truth.inputs, "labels": truth.labels, "members": truth.labels > 0})
     return [
         *(
             of_trees(
@@ -390,6 +394,7 @@ def _messages() -> list[Decoder]:
             for name, covers, content, read in readers
         ),
         of_bytes("message truth", [messages.take_audit], [shown], revealed, refusal),
+        of_bytes("message candidates", [messages.read_candidates], [dealt], audited, refusal),
     ]
 
 

@@ -386,7 +386,7 @@ def _others(population: Samples) -> Tensor | None:
     if population.inputs.dtype != torch.uint8:
         return None
     count = min(len(population), _OTHERS)
-    return pixels(population.inputs[torch.arange(count) * len(population) // count], "cpu")
+    return pixels(population.inputs[torch.arange(count, device="cpu") * len(population) // count], "cpu")
 
 
 def _score(cfg: DictConfig, attack: Any, spell: Any, others: Tensor | None) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ def clinic(tmp_path) -> Path:
 
 def mlp(shape: list[int], classes: int) -> ModelSpec:
     settings = {"activation": "relu", "hidden": [256], "in_shape": shape, "num_classes": classes}
+    settings["one_logit"] = False
     return ModelSpec("fl_app.models.mlp", settings)
 
 
