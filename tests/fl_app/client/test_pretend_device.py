@@ -43,8 +43,8 @@ ALL = {
     "attack text": f"data=text model=bert_mlm attack=text_dlg attack.steps=2 {SEEN} clients=2",
 }
 MOST_COPIES = {
-    "dgp, attacked": {"up": 66, "down": 142, "read": 158},
-    "adgp resume": {"up": 114, "down": 166, "read": 184},
+    "dgp, attacked": {"up": 70, "down": 150, "read": 165},
+    "adgp resume": {"up": 120, "down": 180, "read": 240},
     "fl_top, masked and noisy": {"up": 76, "down": 48, "read": 20},
     "batch norm": {"up": 330, "down": 470, "read": 54},
 }
