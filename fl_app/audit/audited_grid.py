@@ -14,7 +14,7 @@ from fl_app.audit.probe import Probe
 from fl_app.audit.sandbox import reproducible
 from fl_app.audit.traffic import Exchange, Traffic
 from fl_app.flower import InlineGrid
-from fl_app.flower.copies import copy_message, copy_records
+from fl_app.flower.copies import copy_context, copy_message
 
 _ASKED_IN_VAIN = 3
 """Questions for nodes, one after the other at the pace of a waiting strategy, before it counts as waiting."""
@@ -59,7 +59,7 @@ class AuditedClient(ClientApp):
         with self._lock:
             client = int(context.node_config.get("partition-id", 0))
             seed = self._seed + 1_000_003 * len(self._traffic.exchanges)
-            before = _copy_context(context)
+            before = copy_context(context)
             order = copy_message(message)
             self._probe.begin()
             reply = answer(self._app, self._around, message, context, seed)
@@ -133,13 +133,3 @@ def _stated_round(message: Message) -> int | None:
                     return int(record[key])  # type: ignore[arg-type]
     group = message.metadata.group_id
     return int(group) if group.isdecimal() else None
-
-
-def _copy_context(context: Context) -> Context:
-    return Context(
-        run_id=context.run_id,
-        node_id=context.node_id,
-        node_config=dict(context.node_config),
-        state=copy_records(context.state),
-        run_config=dict(context.run_config),
-    )

@@ -39,7 +39,7 @@ from fl_app.audit.understanding import Understanding, understand
 from fl_app.audit.what_if import Variant, compare
 from fl_app.console.progress import track
 from fl_app.flower import AppFolder, fuse
-from fl_app.flower.copies import copy_message, copy_records
+from fl_app.flower.copies import copy_context, copy_message
 from fl_app.types import Trace
 
 FLOWERS_SUPERNODES = 2
@@ -208,7 +208,7 @@ class _Audit:
 
         def call(message: Message) -> tuple[Exchange, Tape]:
             context = exchange.context
-            fresh = replace_context(context)
+            fresh = copy_context(context)
             with recording() as recorder:
                 reply = _safe_answer(recorded.client, recorded.mods, message, fresh, exchange.seed)
             return replace(exchange, order=message, reply=reply, inner=None), recorder.finish()
@@ -277,7 +277,7 @@ class _Audit:
                     client,
                     self._options.mods,
                     copy_message(exchange.order),
-                    replace_context(exchange.context),
+                    copy_context(exchange.context),
                     exchange.seed,
                 )
                 found |= read_channels(reply, update)
@@ -319,17 +319,6 @@ class _Recording(ClientApp):
             model.live = copied(model.live)
         self._tapes[len(self._traffic.exchanges)] = tape
         return reply
-
-
-def replace_context(context: Context) -> Context:
-    """Return a context of a client's own with the same content."""
-    return Context(
-        run_id=context.run_id,
-        node_id=context.node_id,
-        node_config=dict(context.node_config),
-        state=copy_records(context.state),
-        run_config=dict(context.run_config),
-    )
 
 
 def _safe_answer(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 
 def copy_message(message: Message) -> Message:
@@ -31,3 +31,14 @@ def copy_records(content: RecordDict) -> RecordDict:
                 own[key] = list(value)
         twin[name] = own
     return twin
+
+
+def copy_context(context: Context) -> Context:
+    """Return a context of a client's own with the same content."""
+    return Context(
+        run_id=context.run_id,
+        node_id=context.node_id,
+        node_config=dict(context.node_config),
+        state=copy_records(context.state),
+        run_config=dict(context.run_config),
+    )
