@@ -46,8 +46,6 @@ def main(arguments: list[str]) -> None:
     if stray := [word for word in overrides if is_bare(word)]:
         raise ConfigError(unknown_word(stray[0]))
     import_from_here()
-    plus = {old: new for old, new in zip(overrides, with_plus(overrides), strict=True) if old != new}
-    given, overrides = ([plus.get(word, word) for word in words] for words in (given, overrides))
     searched = search_in(read.config_dir) or [o for o in overrides if o.startswith(f"{SEARCH_PATH}=")]
     sweeps = read.multirun or _MULTIRUN in overrides
     experiments = _experiments(overrides) if sweeps and not _only_shows(read) else []
@@ -64,6 +62,8 @@ def main(arguments: list[str]) -> None:
     if wrong := [key for key in own if key != "jobs" or not sweeps]:
         raise ConfigError(f"{wrong[0]}: goes with {'-m' if wrong[0] == 'jobs' else '-m and a study'}")
     jobs = jobs_of(own)
+    plus = {old: new for old, new in zip(overrides, with_plus(overrides), strict=True) if old != new}
+    given, overrides = ([plus.get(word, word) for word in words] for words in (given, overrides))
     if sweeps:
         check_overrides([*searched, *swept_besides([*searched, *overrides]), *overrides])
     else:

@@ -154,8 +154,9 @@ def test_the_environment_says_where_data_is_whoever_sent_the_overrides(monkeypat
 
 
 def test_every_choice_of_conf_may_come_from_the_network():
-    needs = {"imagefolder": "data.root=x", "speech": "data.root=x", "fixed": "partition.samples=5"}
-    needs |= {"shards": "partition.per_client=2", "client": "defense=fl_top", "on": "defense=fl_top"}
+    needs = dict.fromkeys(("imagefolder", "speech", "dicom"), "data.root=x")
+    needs |= {"fixed": "partition.samples=5", "shards": "partition.per_client=2"}
+    needs |= {"client": "defense=fl_top", "on": "defense=fl_top"}
     for file in sorted(CONF_DIR.glob("*/*.yaml")):
         group, name = file.parent.name, file.stem
         if name != "custom" and group != "engine":
