@@ -17,7 +17,7 @@ from fl_app.storage.tree_file import sync
 
 CHECKPOINT, STATE = "checkpoint", "state"
 _LOCK = ".lock"
-_FILES = ("config.yaml", "run.log", "model.safetensors", "coordinates.safetensors", "report.html", RESULT)
+_FILES = (RESULT, "config.yaml", "run.log", "model.safetensors", "coordinates.safetensors", "report.html")
 _FOLDERS = (SIGHTINGS, "attacks")
 _PATTERNS = ("*.png", "*.part")
 
@@ -65,17 +65,27 @@ def claim(folder: Path) -> Claim:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left in a claimed folder, so that nothing of it passes for the new run's."""
+    """Remove what an earlier run left in a claimed folder, so that nothing of it passes for the new run's.
+
+    Its result goes first: without one, no remainder can be taken for a finished run.
+    """
+    _remove(folder / RESULT)
+    sync(folder)
     if (folder / BASELINE).is_dir():
         with claim(folder / BASELINE):
             clear(folder / BASELINE)
     remove_checkpoint(folder)
-    for name in _FOLDERS:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-    for path in [folder / name for name in _FILES] + [p for each in _PATTERNS for p in folder.glob(each)]:
-        if path.is_file() or path.is_symlink():
-            path.unlink()
+    for name in (*_FILES, *_FOLDERS):
+        _remove(folder / name)
+    for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
+        _remove(path)
+
+
+def refuse_folders(folder: Path) -> None:
+    """Refuse a run's folder in which a folder stands in the place of a file that the run will write."""
+    for path in (*(folder / name for name in _FILES), *folder.rglob("*.part")):
+        if path.is_dir():
+            raise ConfigError(f"resume: {path}: expected a file, got a folder; nothing was changed")
 
 
 def remove_checkpoint(folder: Path) -> None:
@@ -86,6 +96,14 @@ def remove_checkpoint(folder: Path) -> None:
     (where / STATE).unlink(missing_ok=True)
     sync(where)
     shutil.rmtree(where)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one; of a link, the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_at(handle: int, path: Path) -> bool:

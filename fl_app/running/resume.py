@@ -31,6 +31,7 @@ from fl_app.running.checkpoint import (
     refuse_differences,
     unusable,
 )
+from fl_app.running.ownership import refuse_folders
 from fl_app.running.result import Results, find_run, versions
 from fl_app.strategies import FedSGD
 from fl_app.strategies.begun import Begun
@@ -67,6 +68,7 @@ class Past(NamedTuple):
 def read_past(config: dict[str, Any], folder: Path) -> Past:
     """Return the past of the run in the claimed ``folder``; ``config`` becomes that run's."""
     saved, begun = read_checkpoint(folder)
+    refuse_folders(folder)
     if saved.refusal is not None:
         raise ConfigError(f"resume: {folder}: {saved.refusal}")
     refuse_differences(saved.config, config)
