@@ -42,7 +42,11 @@ def strike(chaos: Chaos, seed: int, kinds: Sequence[str], configs: Sequence[str]
     """Inject the fault of a seed, resume until the run is whole, and compare."""
     rng = random.Random(seed)
     (kind,) = rng.choices(kinds, [_SHARES.get(each, 1) for each in kinds])
-    chaos.note(seed, KINDS[kind](chaos, rng, rng.choice(configs), seed))
+    try:
+        outcome = KINDS[kind](chaos, rng, rng.choice(configs), seed)
+    except Exception as error:  # the other seeds go on
+        outcome = Outcome(kind, [], [f"{type(error).__name__}: {error}"])
+    chaos.note(seed, outcome)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -206,7 +206,8 @@ def twice(chaos: Chaos, rng: random.Random, config: str, seed: int) -> Outcome:
     other = chaos.home / f"{seed}.other.log"
     name = "two processes at one folder"
     if rng.random() < 0.5:
-        start(overrides(config), folder, log, faults.exact(folder, "KILL", rng.randint(1, most))).wait()
+        armed = faults.exact(folder, "KILL", rng.randint(1, most), chaos.home / "struck")
+        start(overrides(config), folder, log, armed).wait()
     children = [start(overrides(config), folder, where) for where in (log, other)]
     if rng.random() < 0.5:
         time.sleep(rng.uniform(0, chaos.longest))
