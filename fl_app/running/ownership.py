@@ -54,10 +54,12 @@ def claim(folder: Path) -> Claim:
         try:
             # not a file with a name in it: in a container the same server comes back under another name
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError:
             os.close(handle)
-            if isinstance(error, BlockingIOError):
-                raise ConfigError(f"{folder}: another process is at work on this run") from error
+            # not "from" it: its number is that of a machine which can start no more processes
+            raise ConfigError(f"{folder}: another process is at work on this run") from None
+        except OSError:
+            os.close(handle)
             raise
         if _is_at(handle, path):
             return Claim(path, handle)

@@ -241,5 +241,6 @@ def _scores(
             steps=steps,
             loss=lambda trained, batch: own(trained),
         )
-    inputs, labels = public
+    device = next(model.parameters()).device
+    inputs, labels = (part.to(device) for part in public)
     return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)
