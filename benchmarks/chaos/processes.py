@@ -99,7 +99,7 @@ def start(
 
     ``resume``: None if there is a checkpoint.
     """
-    resumes = (folder / CHECKPOINT / STATE).exists() if resume is None else resume
+    resumes = (folder / CHECKPOINT / STATE).is_file() if resume is None else resume
     wanted = [f"resume={folder}"] if resumes else list(overrides)
 
     def work() -> None:

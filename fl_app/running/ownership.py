@@ -95,7 +95,7 @@ def remove_checkpoint(folder: Path) -> None:
     where = folder / CHECKPOINT
     if not where.is_dir():
         return
-    (where / STATE).unlink(missing_ok=True)
+    _remove(where / STATE)
     sync(where)
     shutil.rmtree(where)
 

@@ -319,6 +319,9 @@ def test_a_refused_resume_has_changed_nothing(damage, tmp_path, monkeypatch, onc
     with pytest.raises((ConfigError, OSError)):
         run_job([f"resume={folder}"])
     assert contents(folder) == before
+    if ".lock" not in [path.name for path in folder.iterdir()]:
+        run_job(words(ATTACKED), folder=folder)
+        assert read(folder)["status"] == "finished"
 
 
 @pytest.mark.slow
