@@ -16,8 +16,9 @@ from fl_app.results import RESULT
 from fl_app.storage.tree_file import sync
 
 CHECKPOINT, STATE = "checkpoint", "state"
+MODEL = "model.safetensors"
 _LOCK = ".lock"
-_FILES = (RESULT, "config.yaml", "run.log", "model.safetensors", "coordinates.safetensors", "report.html")
+_FILES = (RESULT, "config.yaml", "run.log", MODEL, "coordinates.safetensors", "report.html")
 _FOLDERS = (SIGHTINGS, "attacks")
 _PATTERNS = ("*.png", "*.part")
 

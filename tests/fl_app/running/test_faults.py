@@ -361,6 +361,20 @@ def once(tmp_path_factory):
     return make
 
 
+def test_a_finished_result_of_another_run_is_not_taken_for_this_runs_end(tmp_path, monkeypatch, once):
+    folder = tmp_path / "run"
+    shutil.copytree(once(ATTACKED, monkeypatch), folder)
+    run_job(words(ATTACKED), folder=tmp_path / "twin")
+    shutil.copy(tmp_path / "twin" / "result.json", folder)
+    before = contents(folder)
+    with pytest.raises(ConfigError, match="not the result of this folder's checkpoint"):
+        run_job([f"resume={folder}"])
+    assert contents(folder) == before
+    (folder / "result.json").unlink()
+    run_job([f"resume={folder}"])
+    assert_same(tmp_path / "twin", folder)
+
+
 def test_a_full_disk_is_told_and_the_folder_does_not_look_alive(tmp_path, monkeypatch):
     honest = result_module.write_json
 
