@@ -32,7 +32,7 @@ def check_end(folder: Path, code: int | str, said: str, *, was: str | None = Non
     status = load(folder).get("status")
     wrong = []
     if TRACEBACK in said:
-        wrong.append(f"a traceback: {said.strip().splitlines()[-1][:200]}")
+        wrong.append(f"a traceback: {said[said.index(TRACEBACK) :][-1500:]}")
     if code not in (0, 1, 2, 130):
         wrong.append(f"exit {code}")
     if code == 0 and not is_complete(folder):
@@ -50,7 +50,7 @@ def check_whole(folder: Path, base: Path, code: int | str, said: str, *, repeats
     here, there = load(folder), load(base)
     wrong = [] if code == 0 else [f"exit {code} at last: {said.strip().splitlines()[-1:]}"]
     if TRACEBACK in said:
-        wrong.append("a traceback")
+        wrong.append(f"a traceback: {said[said.index(TRACEBACK) :][-1500:]}")
     if here.get("status") != "finished":
         return [*wrong, f"status {here.get('status')}: {here.get('error')}"]
     rows, wanted = here["rounds"], there["rounds"]

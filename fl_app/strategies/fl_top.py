@@ -241,6 +241,14 @@ def _scores(
             steps=steps,
             loss=lambda trained, batch: own(trained),
         )
-    device = next(model.parameters()).device
-    inputs, labels = (part.to(device) for part in public)
-    return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)
+    inputs, labels = public
+    kind = next(iter(parameters(model).values()))
+    inputs = inputs.to(kind.device, kind.dtype if inputs.is_floating_point() else None)
+    labels = labels.to(kind.device)
+    try:
+        return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "FLTop: public=(x, y) is for a classifier: the model takes x and gives one row of logits a "
+            f"sample, y holds their classes; else give a function loss(model). It failed: {error}"
+        ) from error
