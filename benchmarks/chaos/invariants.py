@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +70,19 @@ def check_whole(folder: Path, base: Path, code: int | str, said: str, *, repeats
         for key in ("rounds", "attacks", "notes", "privacy", "config_hash"):
             if _timeless(here.get(key)) != _timeless(there.get(key)):
                 wrong.append(f"other {key}")
+    return wrong + _other_files(folder, base)
+
+
+def _other_files(folder: Path, base: Path) -> list[str]:
+    """Return the files that only one of two folders has, but for a lock that its owner's death has opened."""
     names = [{str(p.relative_to(where)) for p in where.rglob("*")} for where in (folder, base)]
-    if names[0] != names[1]:
-        wrong.append(f"left over {sorted(names[0] - names[1])}, missing {sorted(names[1] - names[0])}")
-    return wrong
+    if (lock := folder / ".lock").exists():
+        with lock.open() as stream, suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            names[0].discard(".lock")
+    if names[0] == names[1]:
+        return []
+    return [f"left over {sorted(names[0] - names[1])}, missing {sorted(names[1] - names[0])}"]
 
 
 def _timeless(value: Any) -> Any:
@@ -84,10 +95,7 @@ def check_added(folder: Path, whole: Path) -> list[str]:
     """Return what a run with an attack that was added after a fault lacks beside the undisturbed one."""
     here, there = _timeless(load(folder)), _timeless(load(whole))
     wrong = [f"other {key}" for key in there if here.get(key) != there[key] and key != "summary"]
-    names = [{str(p.relative_to(where)) for p in where.rglob("*")} for where in (folder, whole)]
-    if names[0] != names[1]:
-        wrong.append(f"left over {sorted(names[0] - names[1])}, missing {sorted(names[1] - names[0])}")
-    return wrong
+    return wrong + _other_files(folder, whole)
 
 
 def is_of(run: Path, folder: Path) -> bool:

@@ -40,7 +40,7 @@ from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.estimate import tell_estimate
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
-from fl_app.running.ownership import MODEL, claim, clear, remove_checkpoint
+from fl_app.running.ownership import MODEL, claim, clear, remove_checkpoint, remove_drafts
 from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, Past, ResidentClients, read_past
@@ -110,6 +110,8 @@ def _run(
     lasting = LastingRun(grid, parts, overrides, results, auditor, past)
     if past is None:
         clear(folder)
+    else:
+        remove_drafts(folder)
     with _logging_to(folder / "run.log"):
         trained = False
         try:
@@ -195,6 +197,7 @@ def _infer_properties(parts: ServerParts, sightings: list[Sighting], results: Re
 
 def _complete(parts: ServerParts, folder: Path) -> Path:
     """Write the pages of a run that was killed after its result was there, and remove its checkpoint."""
+    remove_drafts(folder)
     report = _show(parts, folder)
     remove_checkpoint(folder)
     return report

@@ -20,7 +20,8 @@ MODEL = "model.safetensors"
 _LOCK = ".lock"
 _FILES = (RESULT, "config.yaml", "run.log", MODEL, "coordinates.safetensors", "report.html")
 _FOLDERS = (SIGHTINGS, "attacks")
-_PATTERNS = ("*.png", "*.part")
+_DRAFTS = ("*.part", ".tmp*")
+"""Names of files that are being written: ours, and those of safetensors."""
 
 
 class Claim:
@@ -80,8 +81,15 @@ def clear(folder: Path) -> None:
     remove_checkpoint(folder)
     for name in (*_FILES, *_FOLDERS):
         _remove(folder / name)
-    for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
+    for path in [path for pattern in ("*.png", *_DRAFTS) for path in folder.glob(pattern)]:
         _remove(path)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the half files of a run that was killed in a claimed folder."""
+    for where in (folder, folder / SIGHTINGS):
+        for path in [path for pattern in _DRAFTS for path in where.glob(pattern)]:
+            _remove(path)
 
 
 def refuse_folders(folder: Path) -> None:

@@ -330,6 +330,7 @@ def test_a_refused_resume_has_changed_nothing(damage, tmp_path, monkeypatch, onc
     [
         lambda f: (f / "checkpoint" / "observations" / "r1-c7.safetensors").write_bytes(b"junk"),
         lambda f: (f / "checkpoint" / "state.part").write_bytes(b"junk"),
+        lambda f: (f / ".tmpAbCdEf").write_bytes(b"half a model"),
         lambda f: (f / "result.json").write_bytes(bytes(range(256))),
         lambda f: (f / "result.json").unlink(),
         lambda f: (f / "config.yaml").unlink(),
@@ -343,7 +344,7 @@ def test_what_a_resume_does_not_need_may_be_gone_or_broken(harmless, tmp_path, m
     run_job([f"resume={folder}"])
     run_job(words(ATTACKED), folder=tmp_path / "whole")
     assert_same(tmp_path / "whole", folder)
-    assert not list(folder.glob("*.part"))
+    assert not [*folder.glob("*.part"), *folder.glob(".tmp*")]
 
 
 @pytest.fixture(scope="module")
