@@ -54,7 +54,7 @@ MOST: Mapping[str, float] = {
 }
 """Largest value by a key's last name; numbers in a list go by the list's name."""
 MOST_ARGUMENT = 1 << 16
-"""Largest value below a key ``arguments``: they go to somebody else's code, such as a number of partitions."""
+"""Largest value below a key ``arguments``: such as a partitioner's number of partitions."""
 MOST_ELSEWHERE = 1e12
 """Largest value of all other numbers: rates, factors, seconds of the server."""
 LEAST: Mapping[str, float] = {"alpha": 1e-3}
