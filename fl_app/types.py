@@ -56,6 +56,8 @@ class Trace:
     """Share of each tensor that is sent, if small entries are withheld."""
     feedback: bool = False
     """Whether withheld entries are sent in later rounds."""
+    memory: float = 1.0
+    """With feedback: share of what was withheld that is added to the next round's update."""
     confined: bool = False
     """Whether the client trains only the entries that it sends."""
     signs: bool = False
