@@ -450,9 +450,8 @@ class FLStd(FedAvg):
         return generator_for(self._seed, self.records[-1].round, SERVER, f"noise/{self._attempt}")
 
     def average(self, total: RunningSum) -> Update:
-        """Return the sum over the number of clients, or over the expected number under Poisson sampling."""
-        counted = round(total.weight)
-        return total.over(counted if self.privacy is None else self.privacy.divisor(counted))
+        """Return the sum over the number of clients, or under noise over a number that shows nobody."""
+        return total.over(round(total.weight) if self.privacy is None else self.privacy.divisor)
 
     def step(self, mean: Update, server_round: int) -> Update:
         """Return the weights after the mean change."""
