@@ -120,7 +120,7 @@ class SecureMember:
         a warning if the difference is one client.
         """
         last = self._last_sum()
-        if last is not None and last != (self._round_name, tuple(survivors)) and last[0] == self._round_name:
+        if last is not None and last[0] == self._round_name and last[1] != tuple(survivors):
             raise ProtocolError(
                 f"client {self.client}: survivor list: expected that of an earlier attempt at "
                 f"round {self.terms.round}, {list(last[1])}, got {list(survivors)}: the difference of "
@@ -140,8 +140,7 @@ class SecureMember:
 
     def _remember(self, survivors: Sequence[int]) -> None:
         """Note a sum before the shares for it leave."""
-        named = ConfigRecord({_ROUND: self._round_name, _SURVIVORS: list(survivors)})
-        self.records[_SUMMED] = named
+        self.records[_SUMMED] = ConfigRecord({_ROUND: self._round_name, _SURVIVORS: list(survivors)})
         if not self._remembers:
             return
         numbers = self._revealed().add(survivors).to_numbers()
