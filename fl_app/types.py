@@ -312,17 +312,18 @@ class Observation:
                 "clipped, or the loss is a sum, weighted, or no plain cross-entropy)"
             )
         return (
-            f"the weight difference is that of a step with lr={found:.3g}, not {rate:g}; lr or local_steps is "
-            "likely wrong (or the update was clipped, or the loss is no plain cross-entropy)"
+            f"the weight difference is that of a step with lr={found:.3g}, not {rate:g}; lr or local_steps "
+            "is likely wrong (or the update was clipped, or the loss is no plain cross-entropy)"
         )
 
     def _scale_of_one_sample(self, bias: Tensor) -> float | None:
         """Return the factor between the gradient of the bias and ``p - y`` of the one sample behind it.
 
-        None unless the whole output layer agrees that there is one sample, and with that factor.
+        None unless the whole output layer agrees that there is one sample, and with that factor. Of two
+        classes any factor would agree.
         """
         name = self._output_name()
-        if name is None:
+        if name is None or len(bias) < 3:
             return None
         parameters = dict(self.model.named_parameters())
         layer, old = name.removesuffix("weight"), parameters[name].detach().double().cpu()

@@ -69,7 +69,8 @@ def attack_section(run: Run) -> list[Child]:
         element(
             "p",
             "Each score is first that of the worst case for the user, which is the best image for the "
-            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch, if "
+            "that has several.",
             data_fact="worst-case",
         )
         if with_images
