@@ -5,7 +5,7 @@ from fl_app.report.pages.run_page import write_report
 
 def test_notes_that_differ_in_numbers_alone_are_one_note_with_their_range(make_run):
     def change(result):
-        for attack, count in zip(result["attacks"], (12, 7, 12.5, 12), strict=False):
+        for attack, count in zip(result["attacks"], (12.5, 7, 12, 12), strict=False):
             attack["notes"] = [f"matched {count} of 40 entries of conv2d", "alone"]
 
     page = write_report(make_run(change=change)).read_text()
