@@ -9,6 +9,7 @@ from fl_app.audit.planting import Plant
 
 RUNS = 24
 SMUGGLED = {"metrics": 64, "list": 64, "packed": 16, "config": 64, "array": 64, "count": 1}
+SMUGGLED |= {"fraction": 16, "decimals": 8, "huge": 16, "names": 16, "presence": 16, "order": 1, "later": 64}
 
 
 @pytest.mark.parametrize("way", SMUGGLED)
@@ -17,7 +18,15 @@ def test_planted_bits_are_read_off_a_smuggling_app(audit, way):
     told = {bit for channel in report.exits.decoded for bit in channel.told}
     assert len(told) >= SMUGGLED[way]
     (finding,) = [f for f in report.findings if f.rule == "data-in-exit"]
-    assert finding.severity == ("medium" if way == "count" else "high")
+    assert finding.severity == ("medium" if way in ("count", "order") else "high")
+
+
+def test_numbers_that_training_did_not_leave_are_found(audit):
+    for app, config in (("smuggler", ("way='digits'",)), ("cnn_batchnorm", ()), ("gradients", ())):
+        report = audit(app, *config)
+        assert report.understood
+        altered = [f for f in report.findings if f.rule == "update-is-not-what-was-trained"]
+        assert len(altered) == (app == "smuggler")
 
 
 @pytest.mark.parametrize("way", ["metrics", "list", "array", "config"])
