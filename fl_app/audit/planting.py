@@ -161,7 +161,7 @@ def planted(plant: Plant) -> Iterator[None]:
         yield
 
 
-def _plant_in(stack: ExitStack, kind: type, plant: Plant) -> None:
+def _plant_in(stack: ExitStack, kind: Any, plant: Plant) -> None:
     if issubclass(kind, IterableDataset):
         _plant_in_stream(stack, kind, plant)
         return
@@ -178,8 +178,8 @@ def _plant_in(stack: ExitStack, kind: type, plant: Plant) -> None:
     stack.enter_context(patch.object(kind, "__getitem__", item))
 
 
-def _plant_in_stream(stack: ExitStack, kind: type, plant: Plant) -> None:
-    original = kind.__iter__  # type: ignore[attr-defined]
+def _plant_in_stream(stack: ExitStack, kind: Any, plant: Plant) -> None:
+    original = kind.__iter__
     plant.places.add(kind.__name__)
 
     def samples(self: Any) -> Iterator[Any]:
