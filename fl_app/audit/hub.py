@@ -138,12 +138,15 @@ class _Hub:
 
 def _lent(stack: ExitStack, name: str, module: ModuleType) -> bool:
     """Put a stand-in's functions into the package that is installed, which other packages may need whole."""
-    if not _installed(name.split(".")[0]):
+    root = name.split(".")[0]
+    try:
+        import_module(root)
+    except ImportError:
         return False
     try:
         real = import_module(name)
     except ImportError:
-        return False
+        return True  # the package has no such part
     kept = (Dataset, DatasetDict)
     for key, value in vars(module).items():
         if not (key.startswith("_") or isinstance(value, ModuleType) or value in kept):

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,22 +24,25 @@ _READERS = {
 
 
 @contextmanager
-def planted_files(plant: Plant) -> Iterator[None]:
-    """Plant the bits in every table that is read from now on, by packages that are imported already."""
+def planted_files(plant: Plant, root: Path) -> Iterator[None]:
+    """Plant the bits in every table that code below ``root`` reads by packages that are imported already."""
     with ExitStack() as stack:
         for package, names in _READERS.items():
             module = sys.modules.get(package)
             for name in [] if module is None else dir(module):
                 read = getattr(module, name)
                 if name.startswith(names) and callable(read) and not isinstance(read, type):
-                    stack.enter_context(patch.object(module, name, _planting(read, plant, package)))
+                    stack.enter_context(patch.object(module, name, _planting(read, plant, root, package)))
         yield
 
 
-def _planting(read: Callable[..., Any], plant: Plant, package: str) -> Callable[..., Any]:
+def _planting(read: Callable[..., Any], plant: Plant, root: Path, package: str) -> Callable[..., Any]:
     @functools.wraps(read)
     def planted(*args: Any, **kwargs: Any) -> Any:
-        found = _planted(read(*args, **kwargs), plant)
+        found = read(*args, **kwargs)
+        if not Path(sys._getframe(1).f_code.co_filename).is_relative_to(root):
+            return found  # a library reads something of its own
+        found = _planted(found, plant)
         plant.places.add(f"{package}.{read.__name__}")
         return found
 

@@ -127,7 +127,8 @@ class Recorder(TorchFunctionMode):
         made = tensors_in(result)
         before = heard.before
         if before is None and not heard.weighs:
-            self._drawn |= {id(tensor): weakref.ref(tensor) for tensor in made}
+            if not heard.tensors:
+                self._drawn |= {id(tensor): weakref.ref(tensor) for tensor in made}
             return
         grows = any(tensor.grad_fn is not None for tensor in made)
         if before is None and grows and not any(t is given for t in made for given in heard.tensors):
@@ -135,9 +136,10 @@ class Recorder(TorchFunctionMode):
         if before is None or not (made or heard.writes):
             return
         self._note_call(func, *before, result, heard.generator, torch.is_grad_enabled())
-        if heard.writes:
-            self._step.entries[-1].writes = True  # type: ignore[union-attr]
-            self._moved = self._moved or any(self._is_moved(tensor) for tensor in heard.tensors[:1])
+        if heard.writes and heard.tensors:
+            moves, turns = self._changed(heard.tensors[0])
+            self._step.entries[-1].writes = moves or turns  # type: ignore[union-attr]
+            self._moved = self._moved or moves
         if func is torch.autograd.grad:
             self._note_gradients(before, made)
 
@@ -316,14 +318,15 @@ class Recorder(TorchFunctionMode):
             return True
         return writes and bool(self.tape.models) and _is_weight(tensor)
 
-    def _is_moved(self, tensor: Tensor) -> bool:
-        """Return whether a tensor shares its memory with a weight."""
+    def _changed(self, tensor: Tensor) -> tuple[bool, bool]:
+        """Return whether a tensor shares its memory with a weight, and with a gradient."""
         place = tensor.untyped_storage().data_ptr()
-        return any(
-            weight.untyped_storage().data_ptr() == place
-            for model in self.tape.models
-            for weight in model.live.parameters()
+        weights = [weight for model in self.tape.models for weight in model.live.parameters()]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        moves, turns = (
+            any(t.untyped_storage().data_ptr() == place for t in part) for part in (weights, gradients)
         )
+        return moves, turns
 
     def _give_up(self, reason: str) -> None:
         self.tape.problems.append(reason)

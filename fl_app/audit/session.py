@@ -276,7 +276,7 @@ class _Audit:
         with ExitStack() as stack:
             stack.enter_context(local_hub(self._options.data, change))
             stack.enter_context(planted(plant))
-            stack.enter_context(planted_files(plant))
+            stack.enter_context(planted_files(plant, self._app.root))
             _, client = stack.enter_context(fresh_app(self._app))
             for exchange in orders:
                 reply = answer_or_error(

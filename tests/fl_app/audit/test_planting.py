@@ -1,5 +1,7 @@
 """Bits are planted in the data that an app reads, whatever it reads them with."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fl_app.audit.planted_files import planted_files
 from fl_app.audit.planting import SAMPLES, Plant, planted
+
+HERE = Path(__file__).parent
 
 
 def is_planted(rows, plant, low, high):
@@ -25,7 +29,7 @@ def test_arrays_of_numpy_files_are_planted(plant, tmp_path):
     rows, labels = np.arange(48.0).reshape(8, 6), np.arange(8) % 2
     np.savez(tmp_path / "all.npz", x=rows, y=labels)
     np.save(tmp_path / "x.npy", rows)
-    with planted_files(plant):
+    with planted_files(plant, HERE):
         with np.load(tmp_path / "all.npz") as archive:
             assert archive.files == ["x", "y"]
             found, told = archive["x"], archive["y"]
@@ -34,13 +38,14 @@ def test_arrays_of_numpy_files_are_planted(plant, tmp_path):
     assert np.array_equal(alone, found)
     assert told.tolist() == [plant.labels[row % SAMPLES] for row in range(8)]
     assert plant.places == {"numpy.load"}
-    assert np.array_equal(np.load(tmp_path / "x.npy"), rows)
+    with planted_files(plant, tmp_path):
+        assert np.array_equal(np.load(tmp_path / "x.npy"), rows)  # by other code
 
 
 def test_tables_of_pandas_are_planted(plant, tmp_path):
     path = tmp_path / "rows.csv"
     pd.DataFrame({"age": range(8), "dose": np.linspace(0, 1, 8), "ill": [0, 1] * 4}).to_csv(path, index=False)
-    with planted_files(plant):
+    with planted_files(plant, HERE):
         frame = pd.read_csv(path)
     assert list(frame.columns) == ["age", "dose", "ill"]
     assert set(frame["age"]) <= {0, 7}
@@ -50,7 +55,7 @@ def test_tables_of_pandas_are_planted(plant, tmp_path):
 
 @pytest.mark.parametrize("bunch", [True, False])
 def test_data_sets_of_scikit_learn_are_planted(plant, bunch):
-    with planted_files(plant):
+    with planted_files(plant, HERE):
         found = sklearn.datasets.load_iris(return_X_y=not bunch)
     rows, labels = (found["data"], found["target"]) if bunch else found
     assert is_planted(rows, plant, rows.min(), rows.max())
