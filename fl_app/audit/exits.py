@@ -20,8 +20,8 @@ _LONG_TEXT = 16
 _MANY_NUMBERS = 8
 _WORD_BITS = 53
 """Bits of a whole number that a float64 holds exactly."""
-_DECIMALS = 17
-"""Digits with which a float64 is written."""
+_DECIMALS = 15
+"""Decimal digits that a float64 keeps."""
 _DIGITS = 64 + _DECIMALS
 """Digits that are tried of each number."""
 
@@ -221,7 +221,7 @@ def _digits(values: np.ndarray) -> Iterator[np.ndarray]:
         decimals = [f"{abs(int(value)):0{_DECIMALS}d}" for value in values]
     else:
         words = values.astype(np.float64).view(np.uint64)
-        decimals = [f"{value:.{_DECIMALS}e}".replace(".", "").lstrip("-")[:_DECIMALS] for value in values]
+        decimals = [f"{value:.{_DECIMALS - 1}e}".replace(".", "").lstrip("-")[:_DECIMALS] for value in values]
     for place in range(64):
         digit = ((words >> np.uint64(place)) & np.uint64(1)).astype(float)
         if 0 < digit.sum() < len(digit):

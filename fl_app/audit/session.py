@@ -182,15 +182,15 @@ class _Audit:
             context = Context(1, 0, {}, RecordDict(), dict(self._config))
             failure = _run_server(server, grid, context)
             if failure and not traffic.of("train"):
-                raise ValueError(f"the app's server failed before any client trained: {failure}")
+                said = _first_error(traffic)
+                raise ValueError(f"the app's server failed before any client trained: {failure}{said}")
             yield Recorded(traffic, tapes, declared, client, mods, failure)
 
     def _understand(self, recorded: Recorded) -> Understanding:
         traffic = recorded.traffic
         trained = traffic.of("train")
         if not trained:
-            errors = traffic.errors()
-            said = f"; its clients' first error: {errors[0]}" if errors else ""
+            said = _first_error(traffic)
             kinds = sorted({exchange.order.metadata.message_type for exchange in traffic.exchanges})
             raise ValueError(
                 f"the app trained no client in {self._options.rounds} rounds "
@@ -394,6 +394,11 @@ def _run_server(server: ServerApp, grid: AuditedGrid, context: Context) -> str:
     except Exception as error:  # a stranger's server may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     return ""
+
+
+def _first_error(traffic: Traffic) -> str:
+    errors = traffic.errors()
+    return f"; its clients' first error: {errors[0]}" if errors else ""
 
 
 def _failed(recorded: Recorded) -> list[str]:

@@ -9,7 +9,7 @@ from fl_app.audit.planting import Plant
 
 RUNS = 24
 SMUGGLED = {"metrics": 64, "list": 64, "packed": 16, "config": 64, "array": 64, "count": 1}
-SMUGGLED |= {"fraction": 16, "decimals": 8, "huge": 16, "names": 16, "presence": 16, "order": 1, "later": 64}
+SMUGGLED |= {"fraction": 16, "decimals": 8, "huge": 16, "names": 8, "presence": 16, "order": 1, "later": 64}
 
 
 @pytest.mark.parametrize("way", SMUGGLED)
