@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl_app.client import state as client_state
 from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
+from fl_app.client.movement import LastMove
 from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
@@ -105,6 +106,7 @@ class ClientParts:
     models: dict[str, nn.Module] = field(default_factory=dict)
     restored: Restored = field(default_factory=Restored)
     located: Restored = field(default_factory=Restored)
+    last_move: LastMove = field(default_factory=LastMove)
 
 
 @dataclass(frozen=True)
