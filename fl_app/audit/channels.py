@@ -41,7 +41,9 @@ def read_channels(reply: Message, update: Collection[Name] = ()) -> dict[str, Re
             found[f"{kind}: {name}.{key}"] = _reading("metric", value)
     for name, config in content.config_records.items():
         for key, setting in config.items():
-            found[f"{kind}: {name}.{key}"] = _reading("config", setting)
+            # the legacy API keeps metrics in config records
+            number = isinstance(setting, _NUMBER) and not isinstance(setting, bool)
+            found[f"{kind}: {name}.{key}"] = _reading("metric" if number else "config", setting)
     for name, arrays in content.array_records.items():
         for key, array in arrays.items():
             if (name, key) not in update:

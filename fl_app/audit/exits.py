@@ -84,18 +84,29 @@ def measure_exits(
     """
     names = list(dict.fromkeys(name for reading in readings for name in reading))
     each = _by_chance(len(readings), bits.shape[1])
-    measured = [_exit(name, [r.get(name) for r in readings], bits, again.get(name)) for name in names]
+    measured = [_measure(name, readings, bits, again) for name in names]
     alone = [m for m in measured if m.channel.changes and m.channel.size == 1]
     kept = []
     for own in measured:
         group = alone if own.channel.size == 1 else [own]
-        tried = sum(m.tried for m in group)
-        values = _beyond_chance(sum(len(m.by_value) for m in group), each * tried)
-        digits = _beyond_chance(sum(len(m.by_digit) for m in group), each * _DIGITS * tried)
+        expected = sum(m.tried * m.chance for m in group)
+        values = _beyond_chance(sum(len(m.by_value) for m in group), expected)
+        digits = _beyond_chance(sum(len(m.by_digit) for m in group), _DIGITS * expected)
         told = (own.by_value if values else set()) | (own.by_digit if digits else set())
         pixels = own.channel.pixels if values else {}
         kept.append(replace(own.channel, told=tuple(sorted(told)), pixels=pixels))
     return ExitReport(kept, len(readings), list(places), each)
+
+
+def _measure(
+    name: str, readings: Sequence[Mapping[str, Reading]], bits: np.ndarray, again: Mapping[str, Reading]
+) -> _Measured:
+    """Measure one channel; in runs in which the client answered with an error there is no other."""
+    error = name.partition(":")[0] + ": error"
+    rows = [i for i, r in enumerate(readings) if name == error or error not in r]
+    repeated = again.get(name)
+    found = _exit(name, [readings[i].get(name) for i in rows], bits[rows], repeated if rows[0] == 0 else None)
+    return replace(found, chance=_by_chance(len(rows), bits.shape[1]))
 
 
 def exit_findings(report: ExitReport) -> list[Finding]:
@@ -179,6 +190,8 @@ class _Measured:
     channel: Exit
     by_value: set[int] = field(default_factory=set)
     by_digit: set[int] = field(default_factory=set)
+    chance: float = 0.0
+    """Expected number of planted bits with which one component agrees by chance."""
     tried: int = 0
     """Components that differ from each other and between runs: each may agree with a bit by chance."""
 
@@ -211,7 +224,7 @@ def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Re
     channel = Exit(name, first.kind, size, True, True, (), each * len(moving), pixels)
     ranks = [np.unique(whole[:, c], return_inverse=True)[1] for c in moving]
     tried = len({min(rank.tobytes(), (rank.max() - rank).tobytes()) for rank in ranks})
-    return _Measured(channel, {bit for _, bit, _ in found}, digits, tried)
+    return _Measured(channel, {bit for _, bit, _ in found}, digits, tried=tried)
 
 
 def _digits(values: np.ndarray) -> Iterator[np.ndarray]:
