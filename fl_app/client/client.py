@@ -89,6 +89,8 @@ class ClientParts:
     """Initial weights of the run, if every client can build them itself."""
     settings: str = ""
     """Hash of the settings that determine updates beside the orders; secure rounds compare it."""
+    facts: str = ""
+    """Facts on the task, the server's if the samples are the client's own; secure rounds compare them."""
     privacy: ClientNoise | None = None
     secure: SecureSettings | None = None
     training: bool = True
