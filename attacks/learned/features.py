@@ -21,7 +21,8 @@ def features_of(updates: list[Update], names: tuple[str, ...], width: int, seed:
         if rows.shape[1] > width:
             rows = _sketched(rows, width, seed)
         columns.append(F.normalize(rows, dim=1))
-    return torch.cat(columns, dim=1) / len(names) ** 0.5
+    joined: Tensor = torch.cat(columns, dim=1) / len(names) ** 0.5
+    return joined
 
 
 def _sketched(rows: Tensor, width: int, seed: int) -> Tensor:
