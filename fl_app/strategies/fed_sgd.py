@@ -214,6 +214,11 @@ class FedSGD(Strategy):
         """True if updates leave under differential privacy."""
         return self._run is not None and self._run.release is not None
 
+    @property
+    def training_rounds(self) -> list[Round]:
+        """The rounds so far whose updates move the model."""
+        return self.records
+
     def disclose(self) -> Disclosure | None:
         """Return facts about the vectors that clients send, for the run's result; None: they send none."""
         return None
@@ -389,7 +394,7 @@ class FedSGD(Strategy):
             )
         finally:
             self._started = False
-        check_used(type(self).__name__, self.records)
+        check_used(type(self).__name__, self.training_rounds)
         return result
 
     def configure_train(
