@@ -56,6 +56,8 @@ class Trace:
     """Share of each tensor that is sent, if small entries are withheld."""
     feedback: bool = False
     """Whether withheld entries are sent in later rounds."""
+    memory: float = 1.0
+    """With feedback: share of what was withheld that is added to the next round's update."""
     confined: bool = False
     """Whether the client trains only the entries that it sends."""
     signs: bool = False
@@ -124,6 +126,8 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+    cohort: Sequence[int] | None = None
+    """Clients whose mean the update is, under secure aggregation; None: not known, or one client."""
     known: Known | None = None
     """Images of the attacker's own: for priors, and for rehearsals of the attack."""
     defend: Callable[[Update], Update] | None = None
