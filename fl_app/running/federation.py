@@ -332,7 +332,7 @@ def _train(
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
-            check_used(type(strategy).__name__, strategy.records)
+            check_used(type(strategy).__name__, strategy.training_rounds)
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)
