@@ -136,6 +136,9 @@ class Observation:
     """Images of the attacker's own: for priors, and for rehearsals of the attack."""
     defend: Callable[[Update], Update] | None = None
     """The client's defense as public code, with a fresh memory; None: not known, or none that works alone."""
+    rehearse: Callable[[Tensor, Tensor], Update] | None = None
+    """The client's whole work as public code, training and defense: from pixels (B, C, H, W) in [0, 1] and
+    labels (B,) to the update that it would send. None: not known, or all is said by ``defend``."""
 
     @classmethod
     def from_gradient(
