@@ -28,7 +28,7 @@ from fl_app.config.trust import WHOLE
 from fl_app.flower import InlineGrid
 from fl_app.flower.held_tensor import hold
 from fl_app.strategies import NoUpdateUsed
-from fl_app.wire.messages import IDENTIFY, LOCATE, OFFER, SHARE, TRAIN, UNMASK, pack_blob
+from fl_app.wire.messages import EVALUATE, IDENTIFY, LOCATE, OFFER, SHARE, TRAIN, UNMASK, pack_blob
 
 CLIENTS, ROUNDS, LIAR = 5, 2, 2
 SETTING = (
@@ -36,6 +36,7 @@ SETTING = (
     "data.size=8 data.train_per_class=8 data.test_per_class=2 model=mlp model.hidden=[8]"
 )
 PLAIN, POSITIONS, SECURE = "defense=none", "defense=adgp", "defense=fl_std secagg=on"
+EVALUATION = "fraction_evaluate=1.0"
 _LATER = {PLAIN: (TRAIN,), POSITIONS: (LOCATE, TRAIN), SECURE: (OFFER, SHARE, TRAIN, UNMASK)}
 _TEXT = "\x1b[2J\x07\u202e\u0000\r\n<script>" * 400_000
 """Five million signs, none of which belongs in a log."""
@@ -132,6 +133,12 @@ PEERS: dict[str, Peer] = {
     "samples in a text of 20 MB": Peer(answer(samples="9" * (20 << 20))),
     "a key of control characters": Peer(answer(**{_TEXT[:1000]: 1})),
     "300,000 metrics": Peer(more(MetricRecord({f"m{i}": i for i in range(300_000)}), "metrics")),
+    "an evaluation of endless samples": Peer(
+        more(MetricRecord({"accuracy": 1.0, "loss": 1e308, "num-examples": 1e300}), "metrics"),
+        (EVALUATE,),
+        EVALUATION,
+    ),
+    "50 MB beside an evaluation": Peer(more(ConfigRecord({"x": bytes(50 << 20)})), (EVALUATE,), EVALUATION),
     "an update of 8 MB of zeros": Peer(more(pack_blob(bytes(8 << 20)), "update")),
 }
 

@@ -27,6 +27,7 @@ from fl_app.adversary.passive import SUM, Public, Sighting, manipulated_model
 from fl_app.data.vocabularies import read_vocabulary
 from fl_app.models import ModelSpec
 from fl_app.storage.fingerprint import hash_json, hash_named
+from fl_app.storage.plain_folder import read_small
 from fl_app.types import Trace, Truth, Update
 from fl_app.wire.messages import Answer, Order
 
@@ -91,7 +92,7 @@ def load_sightings(
     if not path.is_file():
         raise ValueError(f"{folder}: has no {FOLDER}/{_PUBLIC}: no client was attacked, or audit.store=false")
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(read_small(path))
         checked = facts["version"] != _UNCHECKED
         if checked and facts["version"] != _VERSION:
             raise ValueError(f"version must be {_VERSION}, got {facts['version']!r}")

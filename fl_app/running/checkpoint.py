@@ -27,7 +27,7 @@ from fl_app.models import ModelSpec
 from fl_app.results import Resumed, Round, Row
 from fl_app.running.ownership import CHECKPOINT, STATE, remove_checkpoint
 from fl_app.storage.fingerprint import hash_json
-from fl_app.storage.plain_folder import refuse_links
+from fl_app.storage.plain_folder import read_small, refuse_links
 from fl_app.storage.tree_file import DamagedFile, Tree, read_tree, replace_file, sync, write_tree
 from fl_app.strategies.begun import Begun
 
@@ -207,7 +207,7 @@ def _read_begun(path: Path) -> Begun | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small(path))
         stated = content.pop(_CHECKSUM, None)
         if stated != hash_json(content):
             raise DamagedFile("its checksum is not that of its content")

@@ -67,15 +67,20 @@ def mean_of(values: list[float | None], weights: list[float]) -> float | None:
 
 
 def mean_metrics(told: Mapping[int, Mapping[str, float]], weights: Mapping[int, float]) -> dict[str, float]:
-    """Return the weighted means of the metrics that all clients report, and the sum of their samples."""
-    if not told:
-        return {}
-    names = set.intersection(*(set(metrics) for metrics in told.values()))
-    whole = sum(weights[client] for client in told)
+    """Return the weighted means of metrics over the clients that report them, and the sum of their samples.
+
+    More than half of the clients must report a metric: no single one can add a name, or take one away.
+    """
+    reporting: dict[str, list[int]] = {}
+    for client, metrics in told.items():
+        for name in metrics:
+            reporting.setdefault(name, []).append(client)
     means = {
-        name: sum(metrics[name] * weights[client] for client, metrics in told.items()) / whole
-        for name in sorted(names)
+        name: sum(told[client][name] * weights[client] for client in clients)
+        / sum(weights[client] for client in clients)
+        for name, clients in sorted(reporting.items())
+        if 2 * len(clients) > len(told)
     }
     if EXAMPLES in means:
-        means[EXAMPLES] = sum(metrics[EXAMPLES] for metrics in told.values())
+        means[EXAMPLES] = sum(told[client][EXAMPLES] for client in reporting[EXAMPLES])
     return means

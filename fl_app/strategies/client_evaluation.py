@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from fl_app.console.words import foreign
 from fl_app.results import Round
 from fl_app.strategies.aggregate import mean_metrics
+from fl_app.strategies.exchange import Exchange
 from fl_app.wire.messages import (
     EVALUATE,
     EXAMPLES,
@@ -48,18 +49,21 @@ class ClientEvaluation:
             messages.append(Message(content, nodes[client], EVALUATE))
         return messages
 
-    def mean(self, replies: Iterable[Message], record: Round) -> dict[str, float]:
-        """Return the metrics that all clients reported, averaged by their samples."""
+    def mean(self, replies: Iterable[Message], exchange: Exchange) -> dict[str, float]:
+        """Return the metrics that most clients report, averaged by their samples."""
         told: dict[int, Mapping[str, float]] = {}
         for message in replies:
             client = self._asked.pop(message.metadata.src_node_id, None)
             if client is None:
                 continue
             try:
-                told[client] = read_metrics(message)
-                record.count_up(content_bytes(message.content))
+                exchange.receive(message)
+                metrics = exchange.gate.admit_evaluation(client, read_metrics(message))
             except MessageError as error:
-                logger.warning("round %d: client %d: evaluation: %s", record.round, client, foreign(error))
-        weights = {client: metrics.get(EXAMPLES, 0.0) for client, metrics in told.items()}
-        counted = {client: metrics for client, metrics in told.items() if weights[client] > 0}
-        return mean_metrics(counted, weights)
+                said = foreign(error)
+                logger.warning("round %d: client %d: evaluation: %s", exchange.record.round, client, said)
+                continue
+            if metrics[EXAMPLES] > 0:
+                told[client] = metrics
+        weights = {client: metrics[EXAMPLES] for client, metrics in told.items()}
+        return mean_metrics(told, exchange.gate.weights(weights))

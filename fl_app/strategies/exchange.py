@@ -147,16 +147,26 @@ class Exchange:
             if client is None or client in answers:
                 continue
             try:
-                self._count(message)
+                self.receive(message)
                 answers[client] = unpack_secure(message)
                 del silent[client]
             except MessageError as error:
                 silent[client] = str(error)
         return answers, silent
 
+    def receive(self, message: Message) -> None:
+        """Drop unrequested records of a reply and count its bytes; raise a MessageError if it is an error."""
+        if message.has_error():
+            raise MessageError(message.error.reason)
+        trim_reply(message.content, most=self._most_bytes)
+        try:
+            self.record.count_up(content_bytes(message.content))
+        except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
+            raise MessageError("message: holds values that cannot come over a network") from error
+
     def admit(self, client: int, message: Message, *, counts: bool) -> Reply:
         """Return the reply in a message; raise a MessageError if the gate refuses it."""
-        self._count(message)
+        self.receive(message)
         reply = unpack_reply(message)
         self.record.count_up(blob=len(reply.update))
         return self.gate.admit(reply, server_round=self.record.round, client=client, counts=counts)
@@ -195,15 +205,6 @@ class Exchange:
         text = foreign(text)
         logger.warning("round %d: %s", self.record.round, text)
         self.record.notes.append(text)
-
-    def _count(self, message: Message) -> None:
-        if message.has_error():
-            raise MessageError(message.error.reason)
-        trim_reply(message.content, most=self._most_bytes)
-        try:
-            self.record.count_up(content_bytes(message.content))
-        except (ValueError, TypeError, OverflowError) as error:  # in one process anything can be in a record
-            raise MessageError("message: holds values that cannot come over a network") from error
 
     def _sort(self, replies: Iterable[Message], counts: bool) -> tuple[Arrived, list[int]]:
         """Split replies into answers by client and clients that need the whole model; note the rest."""

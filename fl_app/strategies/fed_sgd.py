@@ -508,7 +508,7 @@ class FedSGD(Strategy):
         if not self.fraction_evaluate:
             return None
         record = self.records[-1]
-        metrics = self._evaluation.mean(replies, record)
+        metrics = self._evaluation.mean(replies, self.exchange)
         record.client_accuracy, record.client_loss = (metrics.get(name) for name in ("accuracy", "loss"))
         return MetricRecord(dict(metrics)) if metrics else None
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fl_app.privacy import Release
 from fl_app.types import Update
 from fl_app.wire import CodecError
-from fl_app.wire.messages import Answer, MessageError, Reply
+from fl_app.wire.messages import EXAMPLES, Answer, MessageError, Reply
 
 MOST_SAMPLES = 1 << 31
 MOST_STEPS = 1 << 20
@@ -30,6 +30,8 @@ LARGEST_METRIC = 1e12
 SHARES = ("pruned_share",)
 NORMS = ("residual_norm", "gradient_norm")
 METRICS = ("loss", *NORMS, *SHARES)
+EVALUATED = ("loss", "accuracy")
+"""Metrics of this app's own evaluation."""
 LONGEST_NAME = 64
 """Most characters in the name of a client's own metric."""
 OVER_MEDIAN = 10.0
@@ -78,13 +80,23 @@ class Gate:
             self._check_release(client, reply.release)
         return Reply(answer, reply.update, reply.buffers, _kept(reply.metrics, self.metrics), reply.release)
 
+    def admit_evaluation(self, client: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of a client's evaluation to keep, and its samples; raise a MessageError."""
+        samples, most = metrics.get(EXAMPLES, 0.0), self._most_samples(client)
+        if not 0 <= samples <= most:
+            raise MessageError(f"samples must be 0 to {most}, got {samples:g}")
+        kept = _kept(metrics, None if self.metrics is None else EVALUATED)
+        if self.metrics is not None and not 0 <= kept.get("accuracy", 0.0) <= 1:
+            raise MessageError(f"accuracy must be 0 to 1, got {kept['accuracy']:g}")
+        return kept | {EXAMPLES: samples}
+
     def _check_counts(self, answer: Answer, *, counts: bool) -> None:
         if not 0 <= answer.steps <= MOST_STEPS:
             raise MessageError(f"steps must be 0 to {MOST_STEPS}, got {answer.steps}")
         least = 1 if counts and not (answer.need_model or answer.left_out) else 0
         if answer.samples < least:
             raise MessageError(f"samples must be at least {least}, got {answer.samples}")
-        most = self.dealt[answer.client] if self._was_dealt(answer.client) else MOST_SAMPLES
+        most = self._most_samples(answer.client)
         if answer.samples > most:
             raise MessageError(f"samples must be at most {most}, got {answer.samples}")
 
@@ -107,6 +119,9 @@ class Gate:
         """Return the weight of each client; cap unverifiable claims by the median."""
         cap = OVER_MEDIAN * median(claimed.values()) if claimed else math.inf
         return {client: w if self._was_dealt(client) else min(w, cap) for client, w in claimed.items()}
+
+    def _most_samples(self, client: int) -> int:
+        return self.dealt[client] if self._was_dealt(client) else MOST_SAMPLES
 
     def _was_dealt(self, client: int) -> bool:
         return client in self.dealt and client not in self.own_data
@@ -158,5 +173,6 @@ def _kept(metrics: Mapping[str, float], names: Sequence[str] | None) -> dict[str
             return 0 <= value <= 1
         return (0 if name in NORMS else -LARGEST_METRIC) <= value <= LARGEST_METRIC
 
-    read = [name for name in metrics if len(name) <= LONGEST_NAME] if names is None else names
-    return {name: metrics[name] for name in read if name in metrics and fits(name, metrics[name])}
+    if names is None:
+        names = [name for name in metrics if len(name) <= LONGEST_NAME and name.isprintable()]
+    return {name: metrics[name] for name in names if name in metrics and fits(name, metrics[name])}

@@ -1,15 +1,11 @@
 """A node's policy around a foreign app in a deployed federation of real processes."""
 
 import json
-import os
-import socket
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from deployed import BIN, needs_flower
+from deployed import needs_flower
+from plain_federation import plain_federation
 
 pytestmark = [pytest.mark.slow, needs_flower]
 SECRET = "the patient in row 17"
@@ -96,70 +92,18 @@ settings = { k = 0.2 }
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory, request):
+def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("policy")
-    app = folder / "foreign"
-    app.mkdir()
-    (app / "pyproject.toml").write_text(PROJECT)
-    (app / "foreign.py").write_text(APP)
     (folder / "policy.toml").write_text(POLICY)
-    link, repository = free_port(), Path(__file__).resolve().parents[2]
-    environment = os.environ | {
-        "FLWR_HOME": str(folder / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-        "PYTHONPATH": str(repository),
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    }
-    (folder / "home").mkdir()
-    (folder / "home" / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
-    )
-    processes, logs = [], []
-
-    def begin(name: str, *command: str) -> None:
-        log = (folder / f"{name}.log").open("wb")
-        logs.append(log)
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-
-    here = ("--host", "127.0.0.1")
-    quiet = "--disable-runtime-dependency-installation"
-    begin("link", str(BIN / "flower-superlink"), "--insecure", *here, "--port", str(link), quiet)
-    supernode = [sys.executable, "-c", "from fl_app.enforcement.commands import supernode; supernode()"]
-    for node in (0, 1):
-        state = folder / f"state-{node}"
-        config = f'partition-id={node} num-partitions=2 policy="{folder}/policy.toml" state-dir="{state}"'
-        where = ("--superlink", f"127.0.0.1:{link}", *here, "--port", str(free_port()))
-        begin(f"node-{node}", *supernode, "--insecure", *where, "--node-config", config)
-
-    def run(way: str) -> str:
-        command = [str(BIN / "flwr"), "run", str(app), "here", "--stream", "-c", f'way="{way}"']
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-        return done.stdout + done.stderr
-
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if all("SuperNode ID" in (folder / f"node-{n}.log").read_text() for n in (0, 1)):
-            break
-        time.sleep(0.5)
-    yield folder, run
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    for log in logs:
-        log.close()
+    guarded = (sys.executable, "-c", "from fl_app.enforcement.commands import supernode; supernode()")
+    with plain_federation(folder, PROJECT, APP) as services:
+        for node in (0, 1):
+            state = folder / f"state-{node}"
+            config = f'partition-id={node} num-partitions=2 policy="{folder}/policy.toml" state-dir="{state}"'
+            services.add_node(f"node-{node}", "--node-config", config, command=guarded)
+        services.wait_for_nodes()
+        yield folder, lambda way: services.run(f'way="{way}"')
 
 
 def test_the_nodes_prune_the_updates_of_an_app_that_knows_nothing_of_it(federation):

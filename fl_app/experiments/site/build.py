@@ -20,6 +20,7 @@ from fl_app.report.markup import Child, element
 from fl_app.report.pages.frontier_section import frontier_section
 from fl_app.results import RESULT
 from fl_app.results.study import STUDY, StudyResult
+from fl_app.storage.plain_folder import entries_named
 
 _MARK = ".fl-app-site"
 """File that marks a folder as a site, which may be replaced."""
@@ -36,7 +37,7 @@ def build_site(paths: Sequence[Path], out: Path, say: Callable[[str], None] = la
         if not path.exists():
             raise FileNotFoundError(f"{path}: expected a folder with experiments or runs; it does not exist")
     studies = find_studies(paths)
-    runs = find_runs([path for path in paths if any(path.rglob(RESULT))])
+    runs = find_runs([path for path in paths if entries_named(path, RESULT)])
     if not studies and not runs:
         raise FileNotFoundError(f"expected a {STUDY} or a {RESULT} below {', '.join(map(str, paths))}")
     out.parent.mkdir(parents=True, exist_ok=True)

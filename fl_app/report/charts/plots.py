@@ -28,6 +28,9 @@ from fl_app.report.charts.canvas import (
 from fl_app.report.data.formats import format_bytes, format_short
 from fl_app.report.data.thinning import MOST_POINTS, extremes
 
+LARGEST = 1e100
+"""Largest number in a chart: axes go beyond their curves, and must stay within floats."""
+
 
 class Curve(NamedTuple):
     """One line of a chart."""
@@ -40,8 +43,8 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, label: str, points: Iterable[tuple[int, float | None]]) -> Curve:
-        """Return the line through those points that are known and finite, as many as a chart can show."""
-        finite = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+        """Return the line through those points that a chart can show: known and finite, and not too many."""
+        finite = [(x, y) for x, y in points if y is not None and abs(y) <= LARGEST]
         known = extremes(finite, MOST_POINTS)
         return cls(label, [x for x, _ in known], [y for _, y in known])
 

@@ -45,7 +45,7 @@ def read_tiles(path: Path | None) -> list[Image.Image]:
             count = _tile_count(strip)
             width = strip.width // count
             return [strip.crop((i * width, 0, (i + 1) * width, strip.height)) for i in range(count)]
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         # Pillow raises SyntaxError for a damaged PNG
         return []
 

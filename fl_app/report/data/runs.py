@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fl_app.results import RESULT, Run, load_run, read_content
+from fl_app.storage.plain_folder import entries_named
 
 BASELINE = "baseline"
 """The folder inside a run's folder that holds the same run without its defense."""
@@ -22,9 +23,8 @@ def find_runs(paths: Iterable[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"find_runs: expected a run folder, got {path}, which does not exist")
-        results = (
-            [path] if path.is_file() and path.name == RESULT else sorted(path.rglob(RESULT), key=_natural)
-        )
+        is_result = path.is_file() and path.name == RESULT
+        results = [path] if is_result else sorted(entries_named(path, RESULT), key=_natural)
         if not results:
             raise FileNotFoundError(f"find_runs: expected a {RESULT} in or below {path}, found none")
         for result in results:

@@ -8,6 +8,7 @@ from fl_app.report.charts.tiles import png_uri
 from fl_app.report.markup import Html, element
 from fl_app.report.pages.summary import summary_lines
 from fl_app.results import load_run
+from fl_app.storage.plain_folder import read_small
 
 GALLERY = "gallery.png"
 
@@ -19,7 +20,7 @@ def notebook_view(run_dir: Path) -> Html:
     if picture.is_file():
         gallery = element(
             "img",
-            src=png_uri(picture.read_bytes()),
+            src=png_uri(read_small(picture)),
             alt="originals beside the images that attacks recovered",
             style="max-width: 100%; background: white",
         )

@@ -42,6 +42,7 @@ from fl_app.report.pages.trace_section import trace_section
 from fl_app.report.pages.transcript_section import transcript_section
 from fl_app.report.pages.verdict import verdict
 from fl_app.results import Run, load_run
+from fl_app.storage.plain_folder import read_small
 
 _NOTES_SHOWN = 12
 
@@ -166,7 +167,7 @@ def _chart_section(run: Run) -> list[Child]:
         picture = element(
             "img",
             class_="chart paper",
-            src=png_uri(partition.read_bytes()),
+            src=png_uri(read_small(partition)),
             alt="samples of each class by client",
         )
         panels.append(panel("Who holds what: the partition", picture))
@@ -283,7 +284,7 @@ def _notes_section(run: Run) -> list[Child]:
 def _detail_section(run: Run) -> list[Child]:
     resolved = run.folder / "config.yaml"
     config = (
-        printable(resolved.read_text(encoding="utf-8", errors="replace"), lines=True)
+        printable(read_small(resolved).decode(errors="replace"), lines=True)
         if resolved.is_file()
         else json.dumps(run.config, indent=2, ensure_ascii=False, default=str)
     )

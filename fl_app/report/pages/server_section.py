@@ -12,6 +12,7 @@ from fl_app.report.data.formats import format_count, format_number, format_short
 from fl_app.report.markup import Child, Html, element
 from fl_app.report.pages.panels import panel, themed_image
 from fl_app.results import Exchange, Privacy, Run
+from fl_app.storage.plain_folder import read_small
 
 _SCHEMES = {
     "FLStd": "That is its whole update (FL-STD).",
@@ -75,7 +76,7 @@ def _layer_chart(run: Run, exchange: Exchange) -> Html | None:
     picture = run.file(exchange.picture)
     if picture is None or not picture.is_file():
         return None
-    return element("img", class_="chart paper", src=png_uri(picture.read_bytes()), alt=alt)
+    return element("img", class_="chart paper", src=png_uri(read_small(picture)), alt=alt)
 
 
 def _layer_sizes(run: Run, exchange: Exchange) -> dict[str, int]:

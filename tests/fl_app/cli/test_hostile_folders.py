@@ -4,6 +4,9 @@ import json
 import logging
 import os
 import shutil
+import struct
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from fl_app.flower import InlineGrid
 from fl_app.report.charts.plots import Curve
 from fl_app.report.data.thinning import MOST_POINTS, MOST_ROWS, extremes, thinned
 from fl_app.running.federation import run_federation
+from fl_app.storage.plain_folder import MOST_BYTES, MOST_DEPTH
 
 ESCAPES = "\x1b[31m\x1b]0;owned\x07\u202e\r"
 MARKUP = '"><img src=x onerror=alert(1)><script>alert(1)</script>' + ESCAPES
@@ -150,6 +154,49 @@ def test_values_that_cannot_be_do_not_stop_a_report(change, tmp_path, capsys):
     assert not page.exists() or SECRET not in page.read_text()
 
 
+def test_numbers_beyond_a_chart_leave_the_rest_of_a_report(tmp_path, recwarn):
+    """Axes go a little beyond their curves, and so beyond floats."""
+    changes = {"big": 1e308, "small": -1e308}
+    for name, value in changes.items():
+        change = set_rounds(accuracy=value, loss=value, epsilon=value, residual_norm=value, seconds=value)
+        folder = write_run(tmp_path / name, rounds=3, change=change)
+        assert reported(folder) == 0
+        assert (folder / "report.html").is_file()
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+
+
+def grow(file: Path) -> None:
+    """Make a file larger than any text or picture, of zeros that take no room on the disk."""
+    with file.open("ab") as stream:
+        stream.truncate(MOST_BYTES + 1)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "partition.png"])
+def test_a_file_too_large_for_what_it_should_be_is_one_line(name, tmp_path, capsys):
+    folder = write_run(tmp_path / "run", rounds=1)
+    grow(folder / name)
+    assert reported(folder) == MISTAKE
+    assert name in "".join(capsys.readouterr())
+
+
+def test_folders_without_end_are_one_line(tmp_path, capsys):
+    deepest = write_run(tmp_path / "run", rounds=1)
+    for _ in range(MOST_DEPTH + 2):
+        deepest = deepest / "d"
+        deepest.mkdir()
+    assert reported(tmp_path / "run") == MISTAKE
+    assert len("".join(capsys.readouterr())) < 1000
+
+
+def test_a_picture_of_ten_thousand_million_pixels_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "run", rounds=1)
+    sides = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    header = struct.pack(">I", 13) + b"IHDR" + sides + struct.pack(">I", zlib.crc32(b"IHDR" + sides))
+    for name in ("attacks/r1-c0-truth.png", "attacks/r1-c0-defended.png", "partition.png"):
+        (folder / name).write_bytes(b"\x89PNG\r\n\x1a\n" + header + zlib.compress(bytes(1000)))
+    assert reported(folder) == 0
+
+
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 50_000, '{"rounds":' + "9" * 5000 + "}", "\0", "[]"]
 )
@@ -209,7 +256,16 @@ def spec(**settings):
     return change
 
 
+def built_by(target: str, **settings):
+    def change(facts: dict) -> None:
+        facts["model"] = json.dumps(json.loads(facts["model"]) | {"target": target, "settings": settings})
+
+    return change
+
+
 PUBLIC = {
+    "a model that is a command": built_by("os.system", command="touch mark"),
+    "a model that is a pickle": built_by("torch.load", f="observations/r1-c1.safetensors"),
     "classes by the billion": spec(num_classes=10**9),
     "a huge shape": lambda facts: facts["public"].update(input_shape=[3, 10**5, 10**5]),
     "a negative shape": lambda facts: facts["public"].update(input_shape=[-3, 32, 32]),
@@ -229,6 +285,25 @@ def test_public_facts_that_cannot_be_are_refused_before_anything_is_built(change
     write_facts(file, facts)
     with pytest.raises(ValueError):
         attack_again(folder, ["attack=ig", "attack.steps=2"])
+
+
+def test_public_facts_without_end_are_not_read(attacked, tmp_path):
+    folder = shutil.copytree(attacked, tmp_path / "run")
+    grow(folder / "observations" / "public.json")
+    with pytest.raises(ValueError, match=f"at most {MOST_BYTES}"):
+        attack_again(folder, ["attack=ig", "attack.steps=2"])
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_a_defense_that_is_a_command_is_not_run(adaptive, attacked, tmp_path):
+    folder = shutil.copytree(attacked, tmp_path / "run")
+    file, mark = folder / "observations" / "public.json", tmp_path / "mark"
+    facts = json.loads(file.read_text())
+    facts["public"]["defense"] = {"_target_": "os.system", "command": f"touch {mark}"}
+    write_facts(file, facts)
+    with suppress(ValueError):
+        attack_again(folder, ["attack=ig", "attack.steps=2", f"attack.adaptive={adaptive}"])
+    assert not mark.exists()
 
 
 def answer(**values):

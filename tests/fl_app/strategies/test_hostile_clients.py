@@ -32,8 +32,10 @@ from fl_app.running.federation import run_federation
 from fl_app.secagg.envelopes import COMMITMENT_BYTES, ENVELOPE_BYTES, UNOPENED
 from fl_app.secagg.messages import HEADER_BYTES
 from fl_app.secagg.shamir import SHARE_BYTES
+from fl_app.strategies.aggregate import mean_metrics
 from fl_app.strategies.roster import Roster
 from fl_app.wire.messages import (
+    EVALUATE,
     IDENTIFY,
     SHARE,
     TRAIN,
@@ -331,6 +333,54 @@ def test_words_of_a_client_are_short_and_obeyed_by_no_terminal(tmp_path):
 def test_metrics_of_one_client_do_not_end_a_run(tmp_path):
     lie = says(metrics={"gradient_norm": 1e200, "pruned_share": 0.5, "residual_norm": 1.0})
     assert run("rounds=2 defense=dgp client.norms=true", lie, tmp_path)["status"] == "finished"
+
+
+EVALUATED = "fraction_evaluate=1.0 rounds=2 defense=none"
+HONEST = {"loss": 2.3, "accuracy": 0.5, "num-examples": 8}
+EVALUATIONS = {
+    "more samples than it was dealt": adds(metrics=MetricRecord(HONEST | {"num-examples": 2**62})),
+    "samples beyond all bounds": adds(metrics=MetricRecord(HONEST | {"num-examples": 1e300})),
+    "fewer than no samples": adds(metrics=MetricRecord(HONEST | {"num-examples": -8})),
+    "no samples": adds(metrics=MetricRecord({"loss": 2.3, "accuracy": 0.5})),
+    "samples that are none": adds(metrics=MetricRecord(HONEST | {"num-examples": float("nan")})),
+    "an integer without end": adds(metrics=MetricRecord(HONEST | {"num-examples": 10**400})),
+    "an accuracy above 1": adds(metrics=MetricRecord(HONEST | {"accuracy": 7.0})),
+    "an accuracy below 0": adds(metrics=MetricRecord(HONEST | {"accuracy": -0.5})),
+    "300,000 metrics": adds(metrics=MetricRecord({f"m{i}": float(i) for i in range(300_000)})),
+    "another record": adds(metrics=ConfigRecord({"accuracy": 0.5})),
+    "no record": names_records([]),
+    "an error": fails("\x1b[2J" * 1000),
+}
+
+
+@pytest.mark.parametrize("lie", EVALUATIONS)
+def test_a_lie_about_an_evaluation_is_as_none(lie):
+    failed, _ = train(EVALUATED, {LIAR: fails("gone")}, kind=EVALUATE)
+    lied, _ = train(EVALUATED, {LIAR: EVALUATIONS[lie]}, kind=EVALUATE)
+    for one, other in zip(lied.strategy.records, failed.strategy.records, strict=True):
+        assert (one.client_accuracy, one.client_loss) == (other.client_accuracy, other.client_loss)
+        assert other.client_accuracy is not None
+
+
+@pytest.mark.parametrize("loss", [{}, {"loss": 1e308}, {"loss": float("inf")}])
+def test_one_client_takes_no_metric_from_the_others_and_moves_it_no_further_than_its_samples(loss):
+    plain, _ = train(EVALUATED)
+    lie = adds(
+        metrics=MetricRecord({"accuracy": 1.0, "num-examples": 8, "\x1b[2J": 1.0, **loss}),
+        junk=ConfigRecord({"x": bytes(20 << 20)}),
+    )
+    lied, _ = train(EVALUATED, {LIAR: lie}, kind=EVALUATE)
+    for one, other in zip(lied.strategy.records, plain.strategy.records, strict=True):
+        assert 0 < one.client_loss < 10
+        assert other.client_accuracy < one.client_accuracy <= other.client_accuracy + 1 / 5
+        assert abs(one.uplink_bytes - other.uplink_bytes) < 200
+
+
+def test_names_of_metrics_are_those_of_most_clients():
+    told = {0: {"a": 1.0, "b": 1.0}, 1: {"a": 4.0, "c": 7.0}, 2: {"b": 3.0, "num-examples": 5.0}}
+    weights = {0: 1.0, 1: 2.0, 2: 3.0}
+    assert mean_metrics(told, weights) == {"a": pytest.approx(3.0), "b": pytest.approx(2.5)}
+    assert mean_metrics({}, {}) == {}
 
 
 def test_claims_that_cannot_be_checked_count_ten_medians_at_most():
