@@ -39,7 +39,7 @@ def _check(file: Path | None) -> None:
 
 def _log(file: Path, *, refused: bool, as_json: bool) -> None:
     path = file / "leaving.jsonl" if file.is_dir() else file
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no log")
     for line in read_journal(path):
         if refused and line.get("allowed"):

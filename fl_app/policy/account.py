@@ -19,6 +19,7 @@ MOST_NUMBERS = 64
 _SELF = 0
 _EXACT = ConfigDict(strict=True, extra="forbid")
 
+_Count = Annotated[int, Field(ge=0)]
 _Spent = Annotated[
     list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=3, max_length=3)
 ]
@@ -34,11 +35,11 @@ class RunAccount:
     """Digest of the run as built."""
     numbers: list[int] = field(default_factory=list)
     """Flower's numbers for the run."""
-    round: int = 0
+    round: _Count = 0
     """Last answered round."""
     order: str = ""
     """Digest of the last answered order."""
-    answers: int = 0
+    answers: _Count = 0
     """Answers to that round."""
     located: Annotated[str, Field(pattern=r"^([0-9]{1,19}/.*)?$")] = ""
     """Round and digest of the last query for positions."""
@@ -50,9 +51,9 @@ class Account:
 
     __pydantic_config__ = _EXACT
 
-    serial: int = 0
+    serial: _Count = 0
     """Number of changes; lets a process detect that another one has written meanwhile."""
-    answers: int = 0
+    answers: _Count = 0
     runs: dict[str, RunAccount] = field(default_factory=dict)
     spent: dict[str, list[_Spent]] = field(default_factory=dict)
     """Sampling rate, noise multiplier and steps of releases, by delta."""

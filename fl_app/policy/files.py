@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ LARGEST = 1 << 20
 def load_policy(path: Path) -> Policy:
     """Return the policy in a file; raise a ValueError that names the fault and its place."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(
-                f"{path}: expected a policy of at most {LARGEST} bytes, got {path.stat().st_size}"
-            )
+        entry = path.stat()
+        if not stat.S_ISREG(entry.st_mode):
+            raise ValueError(f"{path}: expected a file, got a folder, pipe or device")
+        if entry.st_size > LARGEST:
+            raise ValueError(f"{path}: expected a policy of at most {LARGEST} bytes, got {entry.st_size}")
         content = _read(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error

@@ -20,8 +20,9 @@ from fl_app.privacy.sampling_without_replacement import divergence_without_repla
 
 ACCOUNTANTS = ("rdp", "prv", "moments", "auto")
 """rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower, up to an epsilon
-of 100 and for a delta that floats resolve (else rdp); moments: Rényi with the looser conversion of the
-moments accountant, which the FL-TOP paper uses; auto: the lowest valid bound for the mechanism."""
+of 100, on grids of up to four million points and for a delta that floats resolve (else rdp); moments: Rényi
+with the looser conversion of the moments accountant, which the FL-TOP paper uses; auto: the lowest valid
+bound for the mechanism."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -45,6 +46,8 @@ _OPACUS_ERROR = 0.01
 """Part of every epsilon by Opacus' loss distributions, so none is smaller."""
 _LARGEST_EPSILON = 100.0
 """Epsilon above which privacy losses have too many values to list, and the Rényi bound stands in."""
+_MOST_POINTS = 1 << 22
+"""Points of a grid of losses above which the Rényi bound stands in: some 100 bytes and a microsecond each."""
 
 Spent = dict[tuple[float, float], int]
 """Steps by sampling rate and noise multiplier; their order does not matter."""
@@ -163,6 +166,8 @@ def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
         return coarse
     if sampling == "fixed":
         return min(coarse, epsilon_without_replacement(history, delta))
+    if _opacus_points(history, delta) > _MOST_POINTS:
+        return coarse
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
@@ -174,6 +179,14 @@ def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
         except ValueError:  # delta is below the rounding errors of the transform
             return coarse
     return min(coarse, max(0.0, found)) if math.isfinite(found) else coarse
+
+
+def _opacus_points(history: History, delta: float) -> float:
+    """Return the number of points on which Opacus' accountant would list the losses (Gopi et al., 2021)."""
+    error, count = delta / 1000, sum(steps for _, _, steps in history)
+    single = [_rdp_epsilon(((sigma, rate, 1),), error / (8 * count)) for sigma, rate, _ in history]
+    reach = max(_rdp_epsilon(history, error / 4), *single) + 3
+    return 2 * reach / _OPACUS_ERROR * math.sqrt(count * math.log(12 / error) / 2)
 
 
 def _rdp_epsilon(history: History, delta: float) -> float:

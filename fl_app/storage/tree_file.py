@@ -96,10 +96,11 @@ def read_tree(path: Path, *, limit: int | None = None) -> Tree:
         size = os.fstat(stream.fileno()).st_size
         if limit is not None and size > limit:
             raise DamagedFile(f"{path}: expected at most {limit} bytes, got {size}")
+        if stream.read(len(_MAGIC)) != _MAGIC:  # before all of a file that may be huge
+            raise DamagedFile(f"{path}: is no file of this kind")
+        stream.seek(0)
         content = stream.read()
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    if not body.startswith(_MAGIC):
-        raise DamagedFile(f"{path}: is no file of this kind")
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
         raise DamagedFile(f"{path}: is damaged: its checksum is not that of its content")
     try:

@@ -30,11 +30,19 @@ from fl_app.seeding import generator_for
 from fl_app.training import parameters
 from fl_app.wire import decode, decode_masks
 from fl_app.wire.messages import (
+    ENDORSE,
+    EVALUATE,
+    IDENTIFY,
     LOCATE,
+    OFFER,
+    SHARE,
+    TRAIN,
+    UNMASK,
     AuditOrder,
     LocationQuery,
     Plan,
     add_query,
+    pack_blob,
     take_audit,
     unpack_reply,
 )
@@ -106,6 +114,61 @@ def test_positions_of_an_answered_round_are_not_named_any_more():
     assert code_of(send(grid, query, LOCATE)) is None  # the same one
     earlier = add_query(order(parts.model, model, round=1), LocationQuery(0.4, 4))
     assert code_of(send(grid, earlier, LOCATE)) == "order"
+
+
+# all kinds of messages
+
+LEAVES = {"answer", "update", "metrics", "release", "identity"}
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        "defense=none client.norms=true",
+        "defense=dgp",
+        "defense=adgp",
+        "defense=dp_sgd",
+        "defense=fl_std dp=client training.steps=1",
+        "defense=fl_std secagg=on secagg.min_clients=2 training.steps=1",
+    ],
+)
+def test_no_kind_of_message_gets_more_than_one_answer_without_numbers(defense):
+    text = f"model=mlp model.hidden=[16] {SMALL} batch_size=8 {defense}"
+    parts = parts_of(text)
+    model, told = model_of(parts.model), {}
+    for kind in (TRAIN, EVALUATE, IDENTIFY, LOCATE, OFFER, SHARE, ENDORSE, UNMASK, "query", "train.locate"):
+        content = order(parts.model, model, plan=plan(), facts="{}")
+        add_query(content, LocationQuery(0.05, 4))
+        content["secure"] = pack_blob(bytes(200))
+        reply = send(node(text), content, kind)
+        if not reply.has_error():
+            told[kind] = reply.content
+    answered = {"locate" if "adgp" in defense else "train"} - ({"train"} if "secagg" in defense else set())
+    assert {kind.removeprefix("query.") for kind in told} == {"identify"} | answered
+    for content in told.values():
+        assert content.keys() <= LEAVES
+        assert not content.get("metrics")
+
+
+def test_two_runs_that_alternate_get_one_answer_a_round_each(tmp_path):
+    text = f"{MLP} batch_size=8 rounds=3"
+    parts = parts_of(text)
+    model, other = model_of(parts.model), model_of(parts.model, seed=1)
+    keys = {1: KEY, 2: KEY[::-1]}
+
+    def ask(run: int, round: int, model=model, key: str | None = None) -> str | None:
+        grid = node(text, run_id=run, state_dir=str(tmp_path))  # a new process for every order
+        return code_of(send(grid, order(parts.model, model, round=round, key=key or keys[run])))
+
+    for round in (1, 2):
+        for run in keys:
+            assert ask(run, round) is None
+            assert ask(run, round) is None  # the same bytes
+            assert ask(run, round, other) == "moved"
+    assert ask(1, 1) == "order"
+    assert ask(1, 3, key=keys[2]) == "run"
+    assert ask(3, 2, other, key=keys[1]) == "moved"
+    assert ask(1, 4) == "order"
 
 
 # many orders

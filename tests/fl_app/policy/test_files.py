@@ -1,5 +1,7 @@
 """Policies as operators write them: strict, and refused by name."""
 
+import os
+
 import pytest
 
 from fl_app.policy import DEFAULT, Policy, in_words, load_policy
@@ -130,3 +132,11 @@ def test_a_file_that_nests_without_end_is_refused_by_name(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=name):
         load_policy(tmp_path / name)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_file_is_not_opened(make, tmp_path):
+    path = tmp_path / "policy.toml"
+    make(path)
+    with pytest.raises(ValueError, match="expected a file"):
+        load_policy(path)

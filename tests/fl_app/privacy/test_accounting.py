@@ -102,6 +102,13 @@ def test_the_tighter_accountant_gives_less():
     assert ledger_of(*history, accountant="prv").epsilon() < ledger_of(*history).epsilon()
 
 
+def test_losses_that_would_fill_the_memory_are_not_listed():
+    endless = Release(0.5, 490.0, 1 << 20, DELTA)
+    bound = ledger_of(endless).epsilon()
+    for accountant in ("prv", "auto"):
+        assert ledger_of(endless, accountant=accountant).epsilon() == bound
+
+
 def test_a_release_without_noise_costs_everything():
     for accountant in ("rdp", "prv"):
         ledger = ledger_of(Release(0.1, 1.0, 5, DELTA), accountant=accountant)
