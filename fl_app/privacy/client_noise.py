@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -73,6 +74,13 @@ class ClientNoise(ABC):
                 raise ValueError(f"{who}: canaries {why}, got canaries={self.canaries}")
 
     @property
+    def digest(self) -> str:
+        """Hash of the settings that the server charges; both sides must have the same."""
+        values = [getattr(self, field.name) for field in fields(self) if field.name != "secure"]
+        equal = [float(value) if isinstance(value, int) else value for value in values]
+        return hashlib.sha256(f"{type(self).__name__} {equal}".encode()).hexdigest()[:16]
+
+    @property
     @abstractmethod
     def sigma(self) -> float:
         """The multiplier of a round's noise: its standard deviation over the clipping bound."""
@@ -113,9 +121,10 @@ class ClientNoise(ABC):
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
         """Return those of ``clients`` that take part; there may be any number."""
 
+    @property
     @abstractmethod
-    def divisor(self, counted: int) -> float:
-        """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""
+    def divisor(self) -> float:
+        """The divisor that turns a sum into a step of the model: the same, whoever is in the sum."""
 
     @property
     def largest_cohort(self) -> int:

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from fl_app import strategies
 from fl_app.client import SecureSettings, app
 from fl_app.defenses import fl_basic, fl_cs, fl_std, fl_top, soteria
-from fl_app.flower import InlineGrid
+from fl_app.flower import InlineGrid, TappedGrid
 from fl_app.privacy import ClientLevel
+from fl_app.secagg import create_identities
 from fl_app.strategies import (
     ADGP,
     FLCS,
@@ -183,6 +184,49 @@ def test_a_secure_sum_is_the_plain_mean_and_survives_a_dropout():
     torch.testing.assert_close(*map(weights_of, ends), rtol=0, atol=1e-4)
 
 
+class Unlike:
+    """An active server: all clients but the first are told other settings of the user's own function."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def on_send(self, message):
+        config, first = (
+            message.content.config_records.get("config"),
+            message.metadata.dst_node_id == self.first,
+        )
+        if config is not None and not first:
+            message.content["config"] = ConfigRecord({**config, **self.told})
+        return message
+
+    def on_reply(self, sent, reply):
+        return reply
+
+
+@pytest.mark.parametrize("told", [{"factor": 1e-3}, {"lr": 1e-4}, {"factor": 1}])
+def test_no_client_masks_if_others_were_told_other_settings_of_their_function(tmp_path, told):
+    """Settings that silence all clients but one would make the sum that one's vector."""
+
+    def scaled(model, context, config):
+        return train(model, context, {**config, "lr": config["lr"] * config["factor"]})
+
+    create_identities(tmp_path, range(CLIENTS))
+    strategy = FLStd(net(), 0.1, aggregation=SecureAggregation(min_clients=2, identities=tmp_path))
+    tap = Unlike(told)
+    grid = InlineGrid(app(net, scaled, defense=fl_std(), secagg=SecureSettings(2, tmp_path)), CLIENTS)
+    tap.first = next(iter(grid.get_node_ids()))
+    with suppress(NoUpdateUsed):
+        strategy.start(
+            grid=TappedGrid(grid, tap),
+            initial_arrays=ArrayRecord(started().state_dict()),
+            num_rounds=1,
+            train_config=ConfigRecord({"factor": 1.0}),
+        )
+    refused = {f.client for f in failures(strategy) if "expected the job that was agreed on" in f.reason}
+    assert refused == {1, 2, 3}
+    assert strategy.records[0].clients == 0
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_client_level_noise_is_added_and_charged(masked):
     privacy = ClientLevel(
@@ -205,6 +249,38 @@ def test_client_level_noise_is_added_and_charged(masked):
     assert strategy.records[-1].epsilon > 0
     assert not torch.equal(flat(first), flat(second))
     assert strategy.records[0].train_loss is None
+
+
+ONE, OTHER = (ClientLevel(rounds=2, rate=1.0, clients=CLIENTS, epsilon=e, clip=1.0) for e in (4.0, 8.0))
+
+
+@pytest.mark.parametrize(("charged", "added"), [(ONE, None), (None, ONE), (ONE, OTHER)])
+def test_noise_that_clients_do_not_add_is_never_charged(charged, added):
+    strategy = FLStd(net(), 0.1, privacy=charged)
+    run(strategy, app(net, train, defense=fl_std(), privacy=added), rounds=1)
+    assert len(failures(strategy)) == CLIENTS
+    assert all("privacy=ClientLevel" in failure.reason for failure in failures(strategy))
+
+
+@pytest.mark.parametrize(
+    ("make", "defense"),
+    [
+        (lambda: FLTop(net(), 0.1, share=0.3, public=PUBLIC), None),
+        (lambda: FLStd(net(), 0.1), error_feedback(prune_dual(0.1, 0.3))),
+        (lambda: FedAvg(net(), 0.1), fl_top(0.3)),
+    ],
+)
+def test_a_strategy_that_does_not_go_with_the_defense_is_named_in_the_failures(make, defense):
+    strategy = make()
+    run(strategy, app(net, train, defense=defense), rounds=1)
+    assert len(failures(strategy)) == CLIENTS
+    assert all("fl_top goes with FLTop" in failure.reason for failure in failures(strategy))
+
+
+def test_initial_arrays_of_another_shape_are_refused_before_anything_is_sent():
+    other = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)).state_dict()
+    with pytest.raises(ValueError, match="initial_arrays must have the shapes"):
+        FedAvg(net(), 0.1).start(InlineGrid(app(net, train), CLIENTS), ArrayRecord(other), num_rounds=1)
 
 
 def test_parameters_that_are_frozen_stay_and_do_not_travel():
@@ -350,7 +426,15 @@ def test_a_client_with_another_network_is_left_out():
         (lambda: FedSGD(net(), 0.1, fraction_train="all"), TypeError),
         (lambda: FLTop(net(), 0.1, share=0.1), ValueError),
         (lambda: FLStd(net(), 0.1, privacy=ClientLevel(2, 1.0, 4)), ValueError),
+        (lambda: FLStd(net(), 0.1, privacy=4.0), TypeError),
+        (lambda: FLStd(net(), 0.1, aggregation=True), TypeError),
         (lambda: app("net", train), TypeError),
+        (lambda: app(net, None), TypeError),
+        (lambda: app(net, train, evaluate=3), TypeError),
+        (lambda: app(net, train, mods=["message_size_mod"]), TypeError),
+        (lambda: app(net, train, defense="dgp"), TypeError),
+        (lambda: app(net, train, defense=fl_std(), secagg=True), TypeError),
+        (lambda: app(net, train, defense=fl_std(), privacy=4.0), TypeError),
         (lambda: app(nn.ReLU, train), ValueError),
         (lambda: app(net, train, defense=soteria()), ValueError),
         (lambda: app(net, train, secagg=SecureSettings(2)), ValueError),
