@@ -23,6 +23,7 @@ from fl_app.report import save_images
 from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
 from fl_app.running.bounds import bound_attack, exceeded_notes
 from fl_app.running.result import Results
+from fl_app.storage.fingerprint import short_hash
 from fl_app.types import Observation, Truth, Update
 from fl_app.wire.messages import Order
 
@@ -263,6 +264,7 @@ def _entry(
         summed=case.sighting.summed,
         participant=case.sighting.participant,
         batch_size=case.sighting.samples,
+        **_hashes(case.sighting),
         manipulated=case.sighting.manipulated is not None,
         broadcaster=observation.broadcaster,
         settings=_settings(case, attacker),
@@ -292,6 +294,14 @@ def _entry(
         **_reads(case, result, attacker, granted=granted),
         **_search(case, result, attacker, folder, images),
     )
+
+
+def _hashes(sighting: Sighting) -> dict[str, Any]:
+    """Return what tells this update from others: its model, and its samples where an audit revealed them."""
+    found: dict[str, Any] = {"model": short_hash([*sighting.weights.values(), *sighting.buffers.values()])}
+    if sighting.truth is not None:
+        found["samples"] = [short_hash([sample]) for sample in sighting.truth.inputs]
+    return found
 
 
 def _settings(case: _Case, attacker: Attacker) -> dict[str, Any]:
@@ -414,6 +424,7 @@ def _granted(observation: Observation) -> dict[str, Any]:
             "lr": observation.lr,
             "history": len(observation.history) or None,
             "same_batch": observation.same_batch,
+            "threat model": f"{observation.threat.name} ({observation.threat})",
         }
         | ({} if observation.length is None else {"length": observation.length})
         | ({} if observation.known is None else {"images": len(observation.known.images)})

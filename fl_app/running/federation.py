@@ -42,6 +42,7 @@ from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.estimate import tell_estimate
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
+from fl_app.running.origin import origin_of
 from fl_app.running.ownership import MODEL, claim, clear, remove_checkpoint, remove_drafts
 from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
@@ -107,6 +108,7 @@ def _run(
     config = parts.config
     results = Results(folder, config, _sizes(parts))
     results.run.test_samples = _test_samples(parts)
+    results.run.origin = origin_of([parts.dataset.test.inputs, parts.dataset.test.labels])
     describe_vectors(parts.strategy, parts.model, results)
     start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
     auditor = watch(parts)
