@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from fl_app.config.compose import nearest
+from fl_app.config.compose import ConfigError, join_overrides, key_of, nearest
+from fl_app.config.trust import compose_sent, trust_of
 from fl_app.experiments.studies.units import units_of_run
 from fl_app.experiments.sweep import Cell, run_sweep
 from fl_app.results import Run, load_run
@@ -23,6 +24,10 @@ RELATIVE, ABSOLUTE = 0.05, 0.02
 A search amplifies the last bit of a sum, so single images differ more than that there.
 """
 _SHOWN = 5
+_NOT_OF_STUDIES = ("run_dir", "resume", "log")
+"""Keys that make a run write elsewhere, or go on with another one."""
+_DATA = "${oc.env:FL_APP_DATA,data}"
+"""The only reference that studies of ``conf/`` put into overrides: the folder of data sets."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,10 @@ def verify(folder: Path, cell: str | None, work: Path, say: Callable[[str], None
     for unit in read_units(folder):
         if unit.cell in published:
             published[unit.cell].append(unit)
-    cells = [Cell(list(one.overrides), work, one.name) for one in wanted]
-    end = run_sweep(cells, say, jobs=jobs)
-    failed = {wanted[number].name: reason for number, reason in end.reasons.items()}
+    refused = {one.name: reason for one in wanted if (reason := _refusal(one)) is not None}
+    allowed = [one for one in wanted if one.name not in refused]
+    end = run_sweep([Cell(list(one.overrides), work, one.name) for one in allowed], say, jobs=jobs)
+    failed = refused | {allowed[number].name: reason for number, reason in end.reasons.items()}
     rerun = {run.config_hash: run for run in map(load_run, end.finished)}
     compared = []
     for one in wanted:
@@ -97,6 +103,19 @@ def verify(folder: Path, cell: str | None, work: Path, say: Callable[[str], None
         else:
             compared.append(compare(one, published[one.name], run))
     return Verification(compared, failed)
+
+
+def _refusal(cell: StudyCell) -> str | None:
+    """Return why a cell is not rerun: a stranger's study must name no code and no place to write to."""
+    for override in cell.overrides:
+        if key_of(override) in _NOT_OF_STUDIES:
+            return f"{override!r} is no setting of a published run"
+    try:
+        literal = [override.replace(_DATA, "data") for override in cell.overrides]
+        compose_sent(join_overrides(literal), trust_of({}), places=True)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _wanted(study: StudyResult, cell: str | None) -> list[StudyCell]:

@@ -182,3 +182,27 @@ def test_the_command_exits_by_the_outcome(published, work, capsys, broken):
     else:
         command.main(arguments)
     assert f"verified: {0 if broken else 1} of 1 cells agree" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data=custom", "data._target_=subprocess.getoutput", "+data.cmd='touch {mark}'"],
+        ["+data.extra={{_target_: subprocess.getoutput, cmd: 'touch {mark}'}}"],
+        ["data=imagefolder", "data.root=${{oc.env:HOME}}"],
+        ["run_dir={mark}"],
+        ["resume={mark}"],
+        ["log=tensorboard"],
+        ["hydra.searchpath=[file:///tmp]"],
+    ],
+)
+def test_a_strange_study_runs_no_code_and_writes_nowhere_else(overrides, published, tmp_path):
+    file, mark = published / "study.json", tmp_path / "mark"
+    study = json.loads(file.read_text())
+    for cell in study["cells"]:
+        cell["overrides"] += [override.format(mark=mark) for override in overrides]
+    file.write_text(json.dumps(study))
+    found = verify(published, None, tmp_path / "work", lambda _: None, 1)
+    assert len(found.failed) == len(study["cells"])
+    assert not found.compared
+    assert not mark.exists()
