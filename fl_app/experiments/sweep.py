@@ -98,7 +98,7 @@ def cell_name(config: Mapping[str, Any]) -> str:
 
 def _names(cells: Sequence[Cell]) -> list[str]:
     """Return the name of every cell: the overrides that not all of them share."""
-    common = set.intersection(*(set(cell.overrides) for cell in cells))
+    common = set.intersection(*(set(cell.overrides) for cell in cells)) if cells else set()
     return [
         cell.name or " ".join(o for o in cell.overrides if o not in common) or join_overrides(cell.overrides)
         for cell in cells
