@@ -38,6 +38,8 @@ class RoundContext:
     locations: Mapping[str, Tensor] | None = None
     uncounted: Mapping[str, Tensor] | None = None
     """The client's last sent update, if the server did not count it."""
+    samples: int | None = None
+    """Number of samples behind the update; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Trace:
     """Share of each tensor that is sent, if small entries are withheld."""
     feedback: bool = False
     """Whether withheld entries are sent in later rounds."""
+    decay: float = 1.0
+    """Share of the withheld entries that is carried to the next round, with feedback."""
     confined: bool = False
     """Whether the client trains only the entries that it sends."""
     signs: bool = False

@@ -159,15 +159,15 @@ class Client:
         kept = start.state.work
         work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
         locations = self._locations(parcel, start)
-        ctx = replace(self._context(order, start), locations=locations or None)
+        ctx = replace(self._context(order, start), locations=locations or None, samples=work.samples or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
-        release = parts.defense.release
+        release, drawn = parts.defense.release, parts.defense.transform.drawn
         metrics = _metrics(work, memory)
         if parts.norms:
             metrics |= _norms(work, corrected(work.update, start.memory(work, parts.defense), ctx), sent)
         reply = Reply(
             answer=Answer(order.round, self.client, work.samples, work.steps),
-            update=encode(sent, within=locations),
+            update=encode(sent, within=locations, drawn=drawn and drawn(sent, order.round)),
             buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
             # metrics of the data itself would leave without noise
             metrics=self._told(metrics) if release is None else {},

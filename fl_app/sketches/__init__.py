@@ -11,7 +11,6 @@ from fl_app.sketches.flat import (
     unflatten,
 )
 from fl_app.sketches.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
-from fl_app.sketches.random_set import draw_coordinates
 from fl_app.sketches.sketch import (
     Chosen,
     Everything,
@@ -25,9 +24,12 @@ from fl_app.sketches.sketch import (
     random_coordinates,
 )
 from fl_app.sketches.top import coordinate_count, top_coordinates
+from fl_app.wire.drawn import Drawn
+from fl_app.wire.random_set import draw_coordinates
 
 __all__ = [
     "Chosen",
+    "Drawn",
     "Everything",
     "Measured",
     "PartialCosines",

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fl_app.sketches.flat import flatten, gather, scatter, unflatten
 from fl_app.sketches.measurements import PartialCosines, draw_measurements, reconstruct
-from fl_app.sketches.random_set import draw_coordinates
 from fl_app.sketches.selection import largest
 from fl_app.sketches.top import coordinate_count
 from fl_app.types import Update
+from fl_app.wire.random_set import draw_coordinates
 
 logger = logging.getLogger(__name__)
 
