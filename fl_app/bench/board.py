@@ -142,8 +142,8 @@ def _body(cards: Sequence[Card], rows: Sequence[Compared], refused: Sequence[str
         element(
             "p",
             "Mean SSIM that the worst attacker reaches, with its 95 % interval, in the worst condition "
-            "that was measured; grey: the SSIM of a mid-grey image. A defense holds only if every condition of "
-            "the criterion does, in full size.",
+            "that was measured; grey: the SSIM of a mid-grey image. A defense holds only if every condition "
+            "of the criterion does, in full size.",
         ),
         element("div", table(_HEADER, _rows(cards), words=3), data_cards=str(len(cards))),
         element("h2", f"Against {REFERENCE}"),

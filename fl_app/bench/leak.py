@@ -6,9 +6,12 @@ bench that was cut short goes on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +84,8 @@ class LeakBench:
                 images = hash_tensors(shown)
                 return Watched(sightings, speaking, _labels(folder, speaking[0]), f"{folder.name}/{images}")
         raise NotMeasured(
-            f"in {rounds} rounds clients sent {len(speaking)} updates that are not empty, expected {view.rounds}"
+            f"in {rounds} rounds clients sent {len(speaking)} updates that are not empty; "
+            f"expected {view.rounds}"
         )
 
     def attack(
@@ -207,9 +211,27 @@ class LeakBench:
 
     def _part(self, watched: Watched, view: View, attacker: BenchAttacker, chunk: int) -> Path:
         effort = self.effort
-        facts = [watched.mark, view.name, attacker.name, list(attacker.overrides), effort.steps]
+        facts = [
+            attacks_hash(),
+            watched.mark,
+            view.name,
+            attacker.name,
+            list(attacker.overrides),
+            effort.steps,
+        ]
         facts += [effort.restarts, effort.chunk, effort.public_images, effort.rehearsals, chunk]
         return self.folder / "attacked" / f"{view.name}-{attacker.name}-{chunk}-{hash_json(facts)[:12]}.json"
+
+
+@lru_cache(maxsize=1)
+def attacks_hash() -> str:
+    """Return a hash of the attacks' code: what other code recovered is no result of this one."""
+    spec = find_spec("attacks")
+    root = Path(next(iter((spec and spec.submodule_search_locations) or ["."])))
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def run_cell(overrides: list[str], folder: Path) -> Path:

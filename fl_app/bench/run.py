@@ -25,7 +25,7 @@ from fl_app.bench.criterion import (
 )
 from fl_app.bench.effort import Effort
 from fl_app.bench.judge import attacked, judge, judge_accuracy, judge_bytes, judge_condition
-from fl_app.bench.leak import LeakBench, NotMeasured, Watched
+from fl_app.bench.leak import LeakBench, NotMeasured, Watched, attacks_hash
 from fl_app.bench.sources import FALLBACK, overrides_of
 from fl_app.bench.subject import Subject
 from fl_app.bench.training import TrainingBench, final_accuracy, mean_bytes
@@ -307,7 +307,7 @@ class Bench:
 
 
 def _versions() -> dict[str, str]:
-    found = {"fl-app": __version__, "python": platform.python_version()}
+    found = {"fl-app": __version__, "python": platform.python_version(), "attacks": attacks_hash()}
     for name in _LIBRARIES:
         try:
             found[name] = version(name)
