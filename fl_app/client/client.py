@@ -187,7 +187,7 @@ class Client:
                 transform=memory,
                 sent_round=order.round,
                 sent_order=digest,
-                sent=reply if own_buffers or _remembers(memory) or self.guard is not None else None,
+                sent=reply if own_buffers or remembers(memory) or self.guard is not None else None,
                 locations=locations,
                 plan=self._plan_digest,
             ),
@@ -403,7 +403,7 @@ class Client:
         return decode(blob, own) if blob else own
 
     def _uncounted(self, order: Order, state: ClientState, weights: Update) -> Update | None:
-        if state.sent is None or state.sent_round == order.counted or not _remembers(state.transform):
+        if state.sent is None or state.sent_round == order.counted or not remembers(state.transform):
             return None
         logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
         return decode(state.sent.update, weights, within=state.locations)
@@ -517,8 +517,9 @@ def _initial(buffers: Update) -> Update:
     }
 
 
-def _remembers(state: State) -> bool:
-    return any(isinstance(node, Tensor) or _remembers(node) for node in state.values())
+def remembers(state: State) -> bool:
+    """Return whether a transform's state holds anything."""
+    return any(isinstance(node, Tensor) or remembers(node) for node in state.values())
 
 
 def _metrics(work: Work, memory: State) -> dict[str, float]:

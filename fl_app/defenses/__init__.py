@@ -15,6 +15,7 @@ from fl_app.defenses.noisy_support import noisy_support
 from fl_app.defenses.operations import LIBRARY
 from fl_app.defenses.precode import precode
 from fl_app.defenses.pruning import adgp, dgp, graddrop, outpost, topk
+from fl_app.defenses.secure_signs import secure_signs
 from fl_app.defenses.soteria import soteria
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "precode",
     "protect",
     "search_policies",
+    "secure_signs",
     "soteria",
     "topk",
     "warm_start",

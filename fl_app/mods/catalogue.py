@@ -59,6 +59,7 @@ NO_MOD: Mapping[str, str] = {
     "fl_top": "sends a vector that its own strategy reads: use fl_app.client.app",
     "fl_basic": "sends a vector that its own strategy reads: use fl_app.client.app",
     "fl_cs": "sends a vector that its own strategy reads: use fl_app.client.app",
+    "secure_signs": "sends a vector that its own strategy reads: use fl_app.client.app",
     "fl_std": "sends a vector that its own strategy reads: use fl_app.client.app",
 }
 """Defenses that no mod can put around an app, with the reason."""

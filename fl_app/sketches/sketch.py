@@ -86,6 +86,27 @@ class Chosen:
 
 
 @dataclass(frozen=True)
+class Picked:
+    """The entries at some coordinates of an update that was trained as a whole."""
+
+    coordinates: Tensor
+    trained: None = None
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return len(self.coordinates)
+
+    def take(self, update: Mapping[str, Tensor]) -> Tensor:
+        """Return the entries at the coordinates."""
+        return gather(update, self.coordinates)
+
+    def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:
+        """Put the entries back, among zeros."""
+        return Chosen(self.coordinates).restore(values, like)
+
+
+@dataclass(frozen=True)
 class Votes:
     """A client's vote for coordinates: the ``count`` entries that changed most, as a vector of norm 1.
 
@@ -164,6 +185,12 @@ def random_coordinates(share: float) -> Scheme:
     """Entries at ``share`` of the coordinates, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Chosen(draw_coordinates(n, coordinate_count(share, n), seed)))
+
+
+def picked_coordinates(share: float) -> Scheme:
+    """The same entries as those of `random_coordinates`, of an update that was trained as a whole."""
+    coordinate_count(share, 1)
+    return _drawn_once(lambda n, seed: Picked(draw_coordinates(n, coordinate_count(share, n), seed)))
 
 
 def measurements(share: float) -> Scheme:

@@ -1,7 +1,7 @@
 """Transforms of an update before it leaves the client: pure, composable, with explicit state."""
 
 from fl_app.transforms.aligned import prune_aligned
-from fl_app.transforms.common_signs import send_common_signs
+from fl_app.transforms.common_signs import send_common_signs, send_signs_at_locations
 from fl_app.transforms.dual import prune_dual
 from fl_app.transforms.feedback import corrected, error_feedback, norm, residual_norm
 from fl_app.transforms.flat_state import flatten_state, unflatten_state
@@ -46,6 +46,7 @@ __all__ = [
     "round_fp16",
     "round_int8",
     "send_common_signs",
+    "send_signs_at_locations",
     "skip_first",
     "stateless",
     "take_sign",

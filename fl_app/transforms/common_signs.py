@@ -41,24 +41,44 @@ def send_common_signs(
         check_bound("send_common_signs", "magnitude", magnitude)
     support = common_support(shares, seed)
 
-    def signs(chosen: Tensor, generator: torch.Generator) -> Tensor:
-        coins = uniform(2 * chosen.numel(), generator).to(chosen.device).view(2, -1)
-        drawn = torch.where(coins[0] < 0.5, -torch.ones_like(chosen), torch.ones_like(chosen))
-        exact = torch.where(chosen == 0, drawn, chosen.sign())
-        return torch.where(coins[1] < flip, -exact, exact)
-
     def rewrite(update: Update, ctx: RoundContext) -> Update:
         drawn = support(update, ctx.round)
         sent = {}
         for name, tensor in update.items():
             check_finite("send_common_signs", tensor)
-            flat, where = tensor.reshape(-1), positions_in(drawn, name, tensor)
-            out = torch.zeros_like(flat)
-            chosen = flat[where]
-            if chosen.numel():
-                size = chosen.abs().mean() if magnitude is None else chosen.new_tensor(magnitude)
-                out[where] = signs(chosen, ctx.generator) * size
-            sent[name] = out.view(tensor.shape)
+            where = positions_in(drawn, name, tensor)
+            sent[name] = _signs_at(tensor, where, ctx.generator, flip, magnitude)
         return sent
 
     return stateless(rewrite, traces=(Trace(signs=True),), drawn=support)
+
+
+def send_signs_at_locations() -> Transform:
+    """Send the signs at the positions of the order (``ctx.locations``), as `send_common_signs` does."""
+
+    def rewrite(update: Update, ctx: RoundContext) -> Update:
+        if ctx.locations is None:
+            raise ValueError("send_signs_at_locations: the order of this round names no locations")
+        sent = {}
+        for name, tensor in update.items():
+            check_finite("send_signs_at_locations", tensor)
+            where = ctx.locations[name].reshape(-1).nonzero().flatten().to(tensor.device)
+            sent[name] = _signs_at(tensor, where, ctx.generator, 0.0, None)
+        return sent
+
+    return stateless(rewrite, traces=(Trace(signs=True),))
+
+
+def _signs_at(
+    tensor: Tensor, where: Tensor, generator: torch.Generator, flip: float, magnitude: float | None
+) -> Tensor:
+    """Return a tensor of zeros with signs at the positions ``where``."""
+    flat = tensor.reshape(-1)
+    out, chosen = torch.zeros_like(flat), flat[where]
+    if chosen.numel():
+        size = chosen.abs().mean() if magnitude is None else chosen.new_tensor(magnitude)
+        coins = uniform(2 * chosen.numel(), generator).to(chosen.device).view(2, -1)
+        drawn = torch.where(coins[0] < 0.5, -torch.ones_like(chosen), torch.ones_like(chosen))
+        exact = torch.where(chosen == 0, drawn, chosen.sign())
+        out[where] = torch.where(coins[1] < flip, -exact, exact) * size
+    return out.view(tensor.shape)
