@@ -58,8 +58,8 @@ class Trace:
     """Share of each tensor that is sent, if small entries are withheld."""
     feedback: bool = False
     """Whether withheld entries are sent in later rounds."""
-    decay: float = 1.0
-    """Share of the withheld entries that is carried to the next round, with feedback."""
+    memory: float = 1.0
+    """With feedback: share of what was withheld that is added to the next round's update."""
     confined: bool = False
     """Whether the client trains only the entries that it sends."""
     signs: bool = False

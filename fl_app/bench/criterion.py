@@ -96,6 +96,8 @@ class BenchAttacker(_Part):
     """An attacker by its overrides."""
 
     name: str
+    views: tuple[str, ...]
+    """Views in which it has something of its own to read."""
     overrides: tuple[str, ...]
     knows: str
 
@@ -111,8 +113,9 @@ def criterion_hash() -> str:
     return hashlib.sha256(_FILE.read_bytes()).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def attackers() -> tuple[BenchAttacker, ...]:
-    """Return all attackers that a defense must withstand."""
+@lru_cache(maxsize=8)
+def attackers(view: str) -> tuple[BenchAttacker, ...]:
+    """Return all attackers that a defense must withstand in a view."""
     rows = yaml.safe_load(_ATTACKERS.read_text(encoding="utf-8"))
-    return tuple(BenchAttacker.model_validate(row) for row in rows)
+    every = [BenchAttacker.model_validate(row) for row in rows]
+    return tuple(one for one in every if view in one.views)

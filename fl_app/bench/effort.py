@@ -22,7 +22,7 @@ class Effort:
     public_images: int
     rehearsals: int
     chunk: int
-    """Images that are attacked together, and stored when they are done."""
+    """Images that are attacked together, and stored when they are done. Of a sum, as many clients."""
     views: tuple[View, ...]
     models: tuple[BenchModel, ...]
     images_of: tuple[str, ...]
@@ -43,7 +43,7 @@ def effort_of(size: str, criterion: Criterion, *, tuning: bool = False) -> Effor
             restarts=leak.restarts,
             public_images=leak.public_images,
             rehearsals=leak.rehearsals,
-            chunk=25,
+            chunk=10,
             views=leak.views,
             models=leak.models,
             images_of=leak.images_of,
@@ -54,12 +54,12 @@ def effort_of(size: str, criterion: Criterion, *, tuning: bool = False) -> Effor
     if size == "small":
         return Effort(
             size=size,
-            images=8,
+            images=10,
             steps=300,
             restarts=1,
             public_images=leak.public_images,
             rehearsals=leak.rehearsals,
-            chunk=8,
+            chunk=10,
             views=leak.views,
             models=leak.models[:1],
             images_of=leak.images_of[:1],

@@ -25,23 +25,27 @@ def interval(values: Sequence[float], confidence: float, *, sides: int = 2) -> t
 def attacked(
     attacker: str,
     knows: str,
-    ssim: Sequence[float],
-    psnr: Sequence[float],
+    ssim: Sequence[Sequence[float]],
+    psnr: Sequence[Sequence[float]],
     notes: Sequence[str],
     criterion: Criterion,
 ) -> Attacked:
-    """Return the scores of one attacker with their mean, its interval and the best image."""
-    low, high = interval(ssim, criterion.leak.confidence)
+    """Return the scores of one attacker on the images of each round that it recovers.
+
+    The round whose images come out best on average counts; the best image is that of all rounds.
+    """
+    worst = max(range(len(ssim)), key=lambda i: statistics.fmean(ssim[i]))
+    low, high = interval(ssim[worst], criterion.leak.confidence)
     return Attacked(
         attacker=attacker,
         knows=knows,
-        ssim=list(ssim),
-        psnr=list(psnr),
-        mean=statistics.fmean(ssim),
+        ssim=list(ssim[worst]),
+        psnr=list(psnr[worst]),
+        mean=statistics.fmean(ssim[worst]),
         # no score leaves [-1, 1], and a file holds finite numbers
         low=max(low, -1.0),
         high=min(high, 1.0),
-        best=max(ssim),
+        best=max(max(row) for row in ssim),
         notes=list(notes),
     )
 

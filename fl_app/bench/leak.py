@@ -34,8 +34,6 @@ from fl_app.types import Observation
 
 MOST_SILENT = 80
 """Rounds that a bench waits for clients to speak."""
-_WAITS = (1, 4, 8)
-"""Multiples of a view's rounds that are tried until clients have spoken in enough of them."""
 
 
 class NotMeasured(Exception):
@@ -54,8 +52,22 @@ class Watched:
     """Hash of the settings of the federation and of the images."""
 
     def at(self, number: int) -> list[Sighting]:
-        """Return all clients' sightings of a round, by client."""
+        """Return the sightings of a round, by client; under masks, that of the sum."""
         return sorted((s for s in self.sightings if s.order.round == number), key=lambda s: s.order.client)
+
+    def of(self, target: Sighting) -> list[Sighting]:
+        """Return the sightings of a client up to ``target``, oldest first."""
+        same = [s for s in self.sightings if s.order.client == target.order.client]
+        return sorted((s for s in same if s.order.round <= target.order.round), key=lambda s: s.order.round)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one attacker on one part of the images: rows of rounds, columns of images."""
+
+    ssim: list[list[float]]
+    psnr: list[list[float]]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -70,19 +82,24 @@ class LeakBench:
     sources: dict[str, list[str]]
     """Overrides of each data set."""
 
-    def watch(self, model: BenchModel, images_of: str, view: View) -> Watched:
-        """Return the updates of a federation whose clients spoke in enough rounds."""
+    @property
+    def chunks(self) -> int:
+        """Number of parts of a condition."""
+        return -(-self.effort.images // self.effort.chunk)
+
+    def watch(self, model: BenchModel, images_of: str, view: View, chunk: int) -> Watched:
+        """Return the updates of a part's federation, whose clients spoke in enough rounds."""
         speaking: tuple[int, ...] = ()
-        for factor in _WAITS if view.rounds > 1 else (1, 10, MOST_SILENT):
+        for factor in (1, 4, 8) if view.rounds > 1 else (1, 10, MOST_SILENT):
             rounds = min(view.rounds * factor, MOST_SILENT)
-            folder = self._run(self._federation(model, images_of, view, rounds), "federations")
-            sightings, _, _ = load_sightings(folder)
-            loud = {s.order.round for s in sightings if any(bool(t.any()) for t in s.update.values())}
+            folder = self._run(self._federation(model, images_of, view, rounds, chunk), "federations")
+            seen = [s for s in load_sightings(folder)[0] if bool(s.summed) is self.subject.summed]
+            loud = {s.order.round for s in seen if any(bool(t.any()) for t in s.update.values())}
             speaking = tuple(sorted(loud))
             if len(speaking) >= view.rounds:
-                shown = [s.truth.inputs for s in sightings if s.truth is not None]
+                shown = [s.truth.inputs for s in seen if s.truth is not None]
                 images = hash_tensors(shown)
-                return Watched(sightings, speaking, _labels(folder, speaking[0]), f"{folder.name}/{images}")
+                return Watched(seen, speaking, _labels(folder, speaking[0]), f"{folder.name}/{images}")
         raise NotMeasured(
             f"in {rounds} rounds clients sent {len(speaking)} updates that are not empty; "
             f"expected {view.rounds}"
@@ -97,84 +114,105 @@ class LeakBench:
         attacker: BenchAttacker,
         chunk: int,
         on_step: Callable[[int, int, float], None] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Scores:
         """Return the scores of one attacker on one part of the images; stored ones are read."""
         path = self._part(watched, view, attacker, chunk)
         if path.is_file():
-            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return stored
-        parts = self._parts(model, images_of, view, attacker)
-        last = watched.speaking[view.rounds - 1]
-        at = slice(chunk * self.effort.chunk, (chunk + 1) * self.effort.chunk)
-        targets = watched.at(last)[at]
-        observations = [self._observe(watched, target, parts) for target in targets]
+            return Scores(**json.loads(path.read_text(encoding="utf-8")))
+        parts = _built(join_overrides(self._attacked(model, images_of, view, attacker, chunk)))
         if parts.attacker is None:
             raise NotMeasured(f"{attacker.name} is no attacker")
         attack: Any = parts.attacker.forms[max(parts.attacker.forms)]
-        results = attack.many(observations, on_step=on_step)
-        shown = [
-            (result.images.cpu().float(), target.truth.inputs.float())
-            for result, target in zip(results, targets, strict=True)
-            if target.truth is not None
-        ]
-        scores = {
-            "ssim": [_best(get_method("attacks.metrics.ssim"), found, true) for found, true in shown],
-            "psnr": [_best(get_method("attacks.metrics.psnr"), found, true) for found, true in shown],
-            "notes": sorted({note for result in results for note in result.notes}),
-        }
+        targets = self._targets(watched, view, chunk)
+        results = attack.many([self._observe(watched, t, parts, view) for t in targets], on_step=on_step)
+        found = [self._score(result, watched.of(t), view) for result, t in zip(results, targets, strict=True)]
+        scores = Scores(
+            ssim=[[v for row in rows for v in row] for rows in zip(*(s for s, _ in found), strict=True)],
+            psnr=[[v for row in rows for v in row] for rows in zip(*(p for _, p in found), strict=True)],
+            notes=sorted({note for result in results for note in result.notes}),
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, scores)
+        write_json(path, vars(scores))
         return scores
 
     def is_attacked(self, watched: Watched, view: View, attacker: BenchAttacker, chunk: int) -> bool:
         """Return whether a part is stored."""
         return self._part(watched, view, attacker, chunk).is_file()
 
-    def grey(self, watched: Watched, view: View) -> tuple[float, str]:
-        """Return the mean SSIM of a mid-grey image, and the hash of the images."""
-        last = watched.speaking[view.rounds - 1]
-        true = [s.truth.inputs[:1].float() for s in watched.at(last) if s.truth is not None]
-        images = torch.cat(true)[: self.effort.images]
+    def images(self, watched: Watched, view: View, chunk: int) -> Tensor:
+        """Return the true images of a part, of the last round that is attacked."""
+        targets = self._targets(watched, view, chunk)
+        return torch.cat([s.truth.inputs.float() for s in targets if s.truth is not None])
+
+    def grey(self, images: Tensor) -> float:
+        """Return the mean SSIM of a mid-grey image."""
         ssim = get_method("attacks.metrics.ssim")
-        return float(ssim(torch.full_like(images, 0.5), images).mean()), hash_tensors([images])
+        return float(ssim(torch.full_like(images, 0.5), images).mean())
 
-    @property
-    def chunks(self) -> int:
-        """Number of parts of a condition."""
-        return -(-self.effort.images // self.effort.chunk)
+    def _targets(self, watched: Watched, view: View, chunk: int) -> list[Sighting]:
+        last = watched.at(watched.speaking[view.rounds - 1])
+        if self.subject.summed:
+            return last
+        return last[chunk * self.effort.chunk : (chunk + 1) * self.effort.chunk]
 
-    def _observe(self, watched: Watched, target: Sighting, parts: ServerParts) -> Observation:
-        past = [
-            s
-            for s in watched.sightings
-            if s.order.client == target.order.client and s.order.round < target.order.round
-        ]
-        history = [
-            observe(s, parts.model, parts.public, grant_labels=True)
-            for s in sorted(past, key=lambda s: s.order.round)
-        ]
-        seen = observe(target, parts.model, parts.public, grant_labels=True, history=history)
-        if parts.attacker is None:
+    def _observe(self, watched: Watched, target: Sighting, parts: ServerParts, view: View) -> Observation:
+        *history, seen = [self._see(s, parts, view) for s in watched.of(target)]
+        seen = replace(seen, history=tuple(history))
+        attacker = parts.attacker
+        if attacker is None:
             return seen
-        return replace(seen, known=parts.attacker.known, defend=parts.attacker.defend)
+        # one update alone cannot be defended as a sum
+        defend = None if self.subject.summed else attacker.defend
+        return replace(seen, known=attacker.known, defend=defend)
 
-    def _parts(self, model: BenchModel, images_of: str, view: View, attacker: BenchAttacker) -> ServerParts:
-        return _built(join_overrides(self._attacked(model, images_of, view, attacker)))
+    def _see(self, sighting: Sighting, parts: ServerParts, view: View) -> Observation:
+        """Return the most that a server may know of a round."""
+        seen = observe(sighting, parts.model, parts.public, grant_labels=True)
+        seen = replace(seen, same_batch=view.stream == "fixed")
+        if seen.local_steps == 1 and seen.lr:
+            # one step of SGD is a gradient
+            seen = replace(
+                seen, update={n: -t / seen.lr for n, t in seen.update.items()}, local_steps=None, lr=None
+            )
+        if self.subject.summed and seen.defense is not None:
+            # a mean of signs has many levels
+            traces = tuple(replace(trace, signs=False) for trace in seen.defense)
+            seen = replace(seen, defense=traces)
+        return seen
 
-    def _attacked(self, model: BenchModel, images_of: str, view: View, attacker: BenchAttacker) -> list[str]:
-        federation = self._federation(model, images_of, view, view.rounds)
+    def _score(self, result: Any, seen: Sequence[Sighting], view: View) -> tuple[list[list[float]], ...]:
+        """Return SSIM and PSNR by round and image; of a fixed image, as of one round."""
+        rounds = [*getattr(result, "earlier", ()), result.images]
+        truths = [s.truth.inputs.float() for s in seen if s.truth is not None][-len(rounds) :]
+        ssim, psnr = [], []
+        for found, true in zip(rounds, truths, strict=True):
+            images = found.detach().cpu().float()
+            images = images[get_method("attacks.metrics.match")(images, true)]
+            ssim.append(get_method("attacks.metrics.ssim")(images, true).tolist())
+            psnr.append(get_method("attacks.metrics.psnr")(images, true).tolist())
+        return ssim, psnr
+
+    def _attacked(
+        self, model: BenchModel, images_of: str, view: View, attacker: BenchAttacker, chunk: int
+    ) -> list[str]:
+        federation = self._federation(model, images_of, view, view.rounds, chunk)
         kept = [o for o in federation if not o.startswith(("attack", "+attack"))]
         effort = self.effort
-        own = [
-            f"attack.steps={effort.steps}",
-            f"attack.restarts={effort.restarts}",
-            "attack.grant.labels=true",
+        return [
+            *kept,
+            *attacker.overrides,
+            *(f"attack.steps={effort.steps}", f"attack.restarts={effort.restarts}"),
+            *("attack.grant.labels=true", f"attack.rehearsals={effort.rehearsals}"),
         ]
-        return [*kept, *attacker.overrides, *own, f"attack.rehearsals={effort.rehearsals}"]
 
-    def _federation(self, model: BenchModel, images_of: str, view: View, rounds: int) -> list[str]:
-        """Return the overrides of a run in which every client is watched in every round."""
-        new = view.stream == "new"
+    def _federation(
+        self, model: BenchModel, images_of: str, view: View, rounds: int, chunk: int
+    ) -> list[str]:
+        """Return the overrides of a run in which every client is watched in every round.
+
+        Clients whose updates are summed form a federation for each part.
+        """
+        new, summed = view.stream == "new", self.subject.summed
         # a client that has fewer images than are asked for is known to compute on all that it has
         batch = 1 if new else 2
         init = [] if model.trained_rounds == 0 else [f"init={quote(self._trained(model, images_of))}"]
@@ -186,11 +224,11 @@ class LeakBench:
             *("attack=bias_labels", "attack.rounds=all", "attack.clients=all"),
             "+attack.known_images=held_out",  # so that no client has them
             f"public.samples={self.effort.public_images}",
-            f"clients={self.effort.images}",
+            f"clients={self.effort.chunk if summed else self.effort.images}",
             *("partition=fixed", f"partition.samples={rounds if new else 1}"),
             *(f"batch_size={batch}", f"audit.batch_size={batch}", "audit.contrast=false"),
             *(f"rounds={rounds}", f"evaluate_every={rounds}", f"lr={self.criterion.accuracy.lr}"),
-            *(f"seed={self.effort.seed}", "threads=1", "checkpoint=false"),
+            *(f"seed={self.effort.seed + (chunk if summed else 0)}", "threads=1", "checkpoint=false"),
         ]
 
     def _trained(self, model: BenchModel, images_of: str) -> Path:
@@ -207,19 +245,13 @@ class LeakBench:
         return folder / "model.safetensors"
 
     def _run(self, overrides: list[str], kind: str) -> Path:
-        return run_cell([*overrides, "baseline=false"], self.folder / kind)
+        code = f"-{self.subject.code}" if self.subject.code and kind != "trained" else ""
+        return run_cell([*overrides, "baseline=false"], self.folder / f"{kind}{code}")
 
     def _part(self, watched: Watched, view: View, attacker: BenchAttacker, chunk: int) -> Path:
         effort = self.effort
-        facts = [
-            attacks_hash(),
-            watched.mark,
-            view.name,
-            attacker.name,
-            list(attacker.overrides),
-            effort.steps,
-        ]
-        facts += [effort.restarts, effort.chunk, effort.public_images, effort.rehearsals, chunk]
+        facts: list[Any] = [attacks_hash(), watched.mark, view.name, attacker.name, list(attacker.overrides)]
+        facts += [effort.steps, effort.restarts, effort.chunk, effort.public_images, effort.rehearsals, chunk]
         return self.folder / "attacked" / f"{view.name}-{attacker.name}-{chunk}-{hash_json(facts)[:12]}.json"
 
 
@@ -252,12 +284,6 @@ def _built(overrides: str) -> ServerParts:
         _PARTS.clear()
         _PARTS[overrides] = server_parts(overrides, WHOLE)
     return _PARTS[overrides]
-
-
-def _best(measure: Callable[[Tensor, Tensor], Tensor], found: Tensor, true: Tensor) -> float:
-    """Return the score of the recovered image that is most like the true one."""
-    count = len(found)
-    return float(measure(found, true[:1].expand(count, *true.shape[1:])).max())
 
 
 def _labels(folder: Path, number: int) -> float | None:

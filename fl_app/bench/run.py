@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from fl_app import __version__
-from fl_app.bench.card import Accuracy, Bytes, Card, Condition, write_card
+from fl_app.bench.card import Accuracy, Attacked, Bytes, Card, Condition, write_card
 from fl_app.bench.criterion import (
     BenchAttacker,
     BenchModel,
@@ -25,11 +26,12 @@ from fl_app.bench.criterion import (
 )
 from fl_app.bench.effort import Effort
 from fl_app.bench.judge import attacked, judge, judge_accuracy, judge_bytes, judge_condition
-from fl_app.bench.leak import LeakBench, NotMeasured, Watched, attacks_hash
+from fl_app.bench.leak import LeakBench, NotMeasured, Scores, Watched, attacks_hash
 from fl_app.bench.sources import FALLBACK, overrides_of
 from fl_app.bench.subject import Subject
 from fl_app.bench.training import TrainingBench, final_accuracy, mean_bytes
 from fl_app.results import Run, write_json
+from fl_app.storage.fingerprint import hash_tensors
 
 _TIMES = "minutes.json"
 _LIBRARIES = ("torch", "flwr", "numpy", "scipy")
@@ -152,55 +154,60 @@ class Bench:
 
     def _attack(self, place: Place) -> None:
         bench = LeakBench(self.subject, self.rule, self.effort, self.into, self._sources)
-        self._clock.begin()
         condition = Condition(model=place.model.name, images_of=place.images_of, view=place.view.name)
+        where = place.model, place.images_of, place.view
+        watched: list[Watched] = []
+        wanted = attackers(place.view.name)
         try:
-            watched = bench.watch(place.model, place.images_of, place.view)
+            for chunk in range(bench.chunks if self.subject.summed else 1):
+                self._clock.begin()
+                watched.append(bench.watch(*where, chunk))
+            # sums have a federation for each part, and other updates one for all
+            parts = watched if self.subject.summed else watched * bench.chunks
+            images = [bench.images(one, place.view, chunk) for chunk, one in enumerate(parts)]
+            told = [one.labels for one in watched if one.labels is not None]
+            condition = condition.model_copy(
+                update={
+                    "steps": self.effort.steps,
+                    "restarts": self.effort.restarts,
+                    "grey": bench.grey(torch.cat(images)),
+                    "images_hash": hash_tensors(images),
+                    "first_round": watched[0].speaking[0],
+                    "labels": sum(told) / len(told) if told else None,
+                }
+            )
+            for attacker in wanted:
+                condition.attacks.append(self._scores(bench, parts, place, attacker))
         except NotMeasured as reason:
-            self._conditions[place.name] = condition.model_copy(update={"why": str(reason)})
+            condition = condition.model_copy(update={"why": str(reason)})
             raise
-        grey, images_hash = bench.grey(watched, place.view)
-        condition = condition.model_copy(
-            update={
-                "steps": self.effort.steps,
-                "restarts": self.effort.restarts,
-                "grey": grey,
-                "images_hash": images_hash,
-                "first_round": watched.speaking[0],
-                "labels": watched.labels,
-            }
-        )
-        try:
-            for attacker in attackers():
-                found = self._scores(bench, watched, place, attacker)
-                if found is not None:
-                    condition.attacks.append(found)
         finally:
             sizes = [len(one.ssim) for one in condition.attacks]
             condition = condition.model_copy(update={"images": min(sizes, default=0)})
             self._conditions[place.name] = judge_condition(
                 condition,
                 self.rule,
-                expected=[one.name for one in attackers()],
+                expected=[one.name for one in wanted],
                 of_criterion=place.images_of in self.rule.leak.images_of and not self.tuning,
             )
 
-    def _scores(self, bench: LeakBench, watched: Watched, place: Place, attacker: BenchAttacker) -> Any:
-        ssim: list[float] = []
-        psnr: list[float] = []
-        notes: set[str] = set()
-        for chunk in range(bench.chunks):
+    def _scores(
+        self, bench: LeakBench, parts: Sequence[Watched], place: Place, attacker: BenchAttacker
+    ) -> Attacked:
+        found: list[Scores] = []
+        where = place.model, place.images_of, place.view
+        for chunk, watched in enumerate(parts):
             stored = bench.is_attacked(watched, place.view, attacker, chunk)
             if not stored:
                 self._clock.begin(self._clock.longest)
             began = time.monotonic()
-            scores = bench.attack(watched, place.model, place.images_of, place.view, attacker, chunk)
+            found.append(bench.attack(watched, *where, attacker, chunk))
             if not stored:
                 self._clock.longest = max(self._clock.longest, time.monotonic() - began)
-            ssim += scores["ssim"]
-            psnr += scores["psnr"]
-            notes |= set(scores["notes"])
-        return attacked(attacker.name, attacker.knows, ssim, psnr, sorted(notes), self.rule)
+        ssim = [[v for row in rows for v in row] for rows in zip(*(s.ssim for s in found), strict=True)]
+        psnr = [[v for row in rows for v in row] for rows in zip(*(s.psnr for s in found), strict=True)]
+        notes = sorted({note for scores in found for note in scores.notes})
+        return attacked(attacker.name, attacker.knows, ssim, psnr, notes, self.rule)
 
     def _training(self) -> TrainingBench:
         wanted = self.rule.accuracy.images_of

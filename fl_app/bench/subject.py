@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig
 
 from fl_app.config.build import baseline_of
-from fl_app.config.compose import ConfigError, compose, group_choices, join_overrides, nearest, quote
+from fl_app.config.compose import ConfigError, compose, group_choices, join_overrides, key_of, nearest, quote
+
+_PARTS = ("defense", "dp", "secagg")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,12 @@ class Subject:
     overrides: tuple[str, ...]
     source: str
     """What the user typed."""
+    code: str = ""
+    """Hash of a function's file: runs of other code are other runs. "": a choice of ours."""
+    summed: bool = False
+    """Whether the server sees sums alone."""
+    private: bool = False
+    """Whether what is sent has noise that is accounted for."""
 
 
 def subject_of(text: str, settings: Sequence[str] = ()) -> Subject:
@@ -32,14 +42,28 @@ def subject_of(text: str, settings: Sequence[str] = ()) -> Subject:
     function in a file (`folder/file.py:function`), or a YAML file with a ``_target_``. ``settings`` are
     overrides of it, such as `defense.k1=0.1`.
     """
-    if strange := [s for s in settings if not s.lstrip("+").startswith("defense.")]:
-        raise ConfigError(f"{strange[0]}: a bench sets all but the defense; expected defense.KEY=VALUE")
+    if strange := [s for s in settings if key_of(s.lstrip("+")).split(".")[0] not in _PARTS]:
+        raise ConfigError(
+            f"{strange[0]}: a bench sets all but the defense; expected overrides of {', '.join(_PARTS)}"
+        )
     named = _named(text)
     overrides = (*named, *settings)
     words = [s.lstrip("+").removeprefix("defense.") for s in settings]
     name = " ".join([_label(text), *words])
-    baseline_of(compose(join_overrides(list(overrides))))  # builds it, or says why not
-    return Subject(name, overrides, text)
+    config = compose(join_overrides(list(overrides)))
+    baseline_of(config)  # builds it, or says why not
+    return Subject(
+        name, overrides, text, _code(text, config), bool(config.secagg.enabled), config.choices.dp != "none"
+    )
+
+
+def _code(text: str, config: DictConfig) -> str:
+    """Return a hash of the file of a function that is not ours."""
+    module = str(config.defense._target_).rpartition(".")[0]
+    if module.split(".")[0] == "fl_app":
+        return ""
+    file = getattr(import_module(module), "__file__", None)
+    return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
 def _label(text: str) -> str:

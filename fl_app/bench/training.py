@@ -48,12 +48,17 @@ class TrainingBench:
 
     def run(self, overrides: list[str]) -> Run:
         """Return a finished run of training."""
-        return load_run(run_cell(overrides, self.folder / "training"))
+        return load_run(run_cell(overrides, self._place(overrides)))
 
     def is_done(self, overrides: list[str]) -> bool:
         """Return whether a run has been finished."""
         name = cell_name(dict(compose(join_overrides(overrides))))
-        return (self.folder / "training" / name / "report.html").is_file()
+        return (self._place(overrides) / name / "report.html").is_file()
+
+    def _place(self, overrides: list[str]) -> Path:
+        """Return the folder of a run: another one for other code of a stranger's defense."""
+        own = self.subject.code and self.subject.overrides[-1] in overrides
+        return self.folder / (f"training-{self.subject.code}" if own else "training")
 
     def _overrides(self, defense: list[str], seed: int, rounds: int) -> list[str]:
         rule = self.criterion.accuracy

@@ -67,7 +67,7 @@ def error_feedback(
             after["e"] = {name: torch.zeros_like(tensor) for name, tensor in e.items()}
         return delta, after | {"past": past + past.new_tensor([length, 1.0])}
 
-    traces = tuple(replace(trace, feedback=True, decay=decay) for trace in inner.traces)
+    traces = tuple(replace(trace, feedback=True, memory=decay) for trace in inner.traces)
     return Transform(init, apply, located=inner.located, traces=traces, drawn=inner.drawn)
 
 

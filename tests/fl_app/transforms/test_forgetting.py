@@ -58,7 +58,7 @@ def test_without_forgetting_the_state_is_as_before():
 def test_traces_say_how_much_is_carried():
     (trace,) = error_feedback(keep_topk(0.25), decay=0.3).traces
     assert trace.feedback
-    assert trace.decay == 0.3
+    assert trace.memory == 0.3
 
 
 @pytest.mark.parametrize(
