@@ -79,6 +79,8 @@ class Reconstruction:
     """Layers in the order in which a layer-wise attack solved them."""
     trace: Sequence[Snapshot] = ()
     """Snapshots of a search from its start to its end, if requested."""
+    earlier: Sequence[Tensor] = ()
+    """Images of each earlier round, oldest first, where a stream of samples is attacked as a whole."""
     iterations: int | None = None
     """Steps that a search took to reach its target objective; None: it did not reach it."""
 

@@ -21,7 +21,12 @@ def added_noise(defense: Iterable[Trace] | None) -> float:
 
 def has_feedback(obs: Observation) -> bool:
     """Return whether withheld entries are sent in later rounds."""
-    return any(trace.feedback for trace in obs.defense or ())
+    return memory_of(obs) > 0
+
+
+def memory_of(obs: Observation) -> float:
+    """Return the share of withheld entries that the next round's update carries; 0 without feedback."""
+    return min((trace.memory for trace in obs.defense or () if trace.feedback), default=0.0)
 
 
 def is_confined(obs: Observation) -> bool:

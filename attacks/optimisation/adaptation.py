@@ -5,9 +5,10 @@ The server hands out the defense, so it is public. The search depends on the tra
 
 - Withheld entries are not matched as zeros. After pruning by size, linear layers are completed from the
   entries that were sent, and the other entries must obey the pruning rule; without the largest entries
-  images must be smoother. Earlier rounds on the same samples are matched as well, which undoes error
-  feedback.
-- Signs: the guess is reduced nearly to its signs before the comparison.
+  images must be smoother.
+- Earlier rounds: they are matched as well, which undoes error feedback; see `attacks.rounds`.
+- Signs: the guess is judged by their likelihood. If only those of the largest entries were sent, the guess
+  must have its largest entries there.
 - Random draws in the model: the search finds them together with the images, and ignores the layers behind
   them.
 - Noise: the larger its share of the update, the smoother the images must be.
@@ -33,15 +34,20 @@ from attacks.knowledge import (
     sends_signs,
     tells_all,
 )
-from attacks.optimisation.earlier_rounds import unusable_rounds, with_earlier_rounds
 from attacks.optimisation.matching import Recipe
-from attacks.optimisation.objectives import squashed
+from attacks.optimisation.objectives import Matching, squashed
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
+from attacks.optimisation.sign_likelihood import sign_likelihood, support_hinge
 from attacks.optimisation.stochastic_layers import give_draws, in_front, loss_of, stochastic_layers
 from attacks.optimisation.withheld import Withheld, withheld_entries
+from attacks.rounds.joint import unusable_rounds, unusable_stream, with_earlier_rounds
+from attacks.rounds.summed import summed, unusable_sum
 from fl_app.types import Observation
 
+TOGETHER = ("auto", "joint", "sum", "stream", "single")
+"""Ways to use the rounds of a client: all on the same samples, their sum, all on other samples, none but the
+attacked one; "auto" is joint where the client is known to have no other samples, else single."""
 RULE = 0.1
 """Weight of the rule by which entries were withheld: 1 gains no more, and 10 leads the search astray."""
 SMOOTHER = 4.0
@@ -50,19 +56,30 @@ HEADLESS = 2.0
 """… and where the largest, most telling entries are missing."""
 
 
-def informed(obs: Observation, read: Callable[[Observation], Problem]) -> tuple[Observation, Problem]:
+def informed(
+    obs: Observation, read: Callable[[Observation], Problem], together: str = "auto"
+) -> tuple[Observation, Problem]:
     """Return the observation and the problem as seen by an attacker who knows the defense.
 
-    ``read`` makes a problem of an observation.
+    ``read`` makes a problem of an observation; ``together`` is one of `TOGETHER`.
     """
-    reason = unusable_rounds(obs)
-    if reason is None:
-        return obs, with_earlier_rounds(read(obs), obs)
-    notes = []
+    reason, notes = None, []
+    if together in ("auto", "joint"):
+        if (reason := unusable_rounds(obs)) is None:
+            return obs, with_earlier_rounds(read(obs), obs)
+    elif together == "stream":
+        if (reason := unusable_stream(obs)) is None:
+            return obs, with_earlier_rounds(read(obs), obs, stream=True)
+    elif together == "sum" and (reason := unusable_sum(obs)) is None:
+        notes.append(f"the sum of all {len(obs.history) + 1} rounds is matched as one of the middle round")
+        obs = summed(obs)
     if obs.history:
-        notes.append(f"adaptive: {len(obs.history)} earlier rounds of the client left out: {reason}")
-    # after the first round, error feedback adds a residual without low rank that breaks the pruning rule
-    if pruning_of(obs) is None or (has_feedback(obs) and obs.round != 1):
+        why = "as asked" if reason is None else reason
+        notes.append(f"adaptive: {len(obs.history)} earlier rounds of the client left out: {why}")
+    # signs have neither low rank nor a size; and after the first round, error feedback adds a residual that
+    # breaks both rules
+    late = has_feedback(obs) and obs.round != 1
+    if pruning_of(obs) is None or sends_signs(obs) or late:
         problem = read(obs)
     else:
         whole = complete_update(obs)
@@ -87,13 +104,23 @@ def informed_recipe(recipe: Recipe, obs: Observation, problem: Problem) -> Recip
     recipe = replace(recipe, masked=draws or not tells_all(obs), withheld=RULE)
     if sends_signs(obs):
         rounds = 1 if problem.rounds is None else len(problem.rounds.states)
-        recipe = replace(recipe, matching=squashed(recipe.matching, problem.sizes * rounds))
+        recipe = replace(recipe, matching=_of_signs(recipe, obs, problem.sizes * rounds), withheld=0.0)
     if draws:
         return _with_draws(recipe, obs, problem)
     extra = SMOOTHER * _noise_share(obs, problem)
     if problem.withheld is not None and problem.withheld.high.isfinite().any():
         extra += HEADLESS
     return replace(recipe, priors=tuple((weight * (1 + extra), prior) for weight, prior in recipe.priors))
+
+
+def _of_signs(recipe: Recipe, obs: Observation, sizes: list[int]) -> Matching:
+    if recipe.patience is not None:
+        # a search that waits for its distance to fall to nothing would wait for ever: a likelihood does not
+        return squashed(recipe.matching, sizes)
+    pruning = pruning_of(obs)
+    if pruning is not None and pruning.withheld == "small":
+        return support_hinge(recipe.matching, sizes)
+    return sign_likelihood(recipe.matching, sizes)
 
 
 def _with_draws(recipe: Recipe, obs: Observation, problem: Problem) -> Recipe:
@@ -119,7 +146,7 @@ def _remarks(obs: Observation) -> Iterator[str]:
     """Yield the notes of a result on traces that the search takes into account."""
     for trace in obs.defense or ():
         if trace.signs:
-            yield "the guess is compared by little more than its signs"
+            yield "the guess is judged by its signs"
         if trace.noise:
             yield "images must be the smoother, the more of the update is noise"
         if trace.confined:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from attacks.optimisation.local_training import LocalTraining
-from attacks.optimisation.rounds import Rounds
+from attacks.rounds.course import Rounds, carried
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Draws = Mapping[str, Tensor]
@@ -156,8 +156,11 @@ def _functional(
     def of_rounds(
         rounds: Rounds, guess: Tensor, label: Tensor, draws: Draws, trained: Tensor | None = None
     ) -> Tensor:
-        slopes = torch.stack([flat_slope(state, guess, label, draws, trained) for state in rounds.states])
-        return (slopes.cumsum(dim=0) if rounds.running else slopes).flatten()
+        slopes = []
+        for number, state in enumerate(rounds.states):
+            own = rounds.of(number, len(guess))
+            slopes.append(flat_slope(state, guess[own], label[own], draws, trained))
+        return carried(torch.stack(slopes), rounds.memory, causal=rounds.causal).flatten()
 
     if isinstance(course, LocalTraining):
         return partial(of_local_steps, course)

@@ -11,13 +11,14 @@ from typing import ClassVar
 from torch import Tensor
 
 from attacks.base import Reconstruction, Snapshot, StepListener
-from attacks.optimisation.adaptation import informed, informed_recipe
+from attacks.optimisation.adaptation import TOGETHER, informed, informed_recipe
 from attacks.optimisation.known_labels import SOURCES, known_labels
 from attacks.optimisation.matching import Recipe, Solution, match_gradients
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem, as_problem
 from attacks.optimisation.trail import Stop
 from attacks.rewrites import undo_rewrites
+from attacks.rounds.in_order import match_in_order
 from fl_app.types import Observation
 
 FEDAVG = ("single", "unrolled")
@@ -41,6 +42,8 @@ class ImageAttack(ABC):
     fedavg: str = "single"
     """Match an update of several local steps as a "single" one (divided by their number and the
     learning rate), or "unrolled", which costs as many backward passes."""
+    together: str = "auto"
+    """Use of earlier rounds if ``adaptive``: one of `attacks.optimisation.adaptation.TOGETHER`."""
     trace: int = 0
     """Maximum number of snapshots kept of the search, beside the last one."""
 
@@ -59,6 +62,8 @@ class ImageAttack(ABC):
             raise ValueError(f"{self.who}: labels must be one of {self.sources}, got {self.labels!r}")
         if self.fedavg not in FEDAVG:
             raise ValueError(f"{self.who}: fedavg must be one of {FEDAVG}, got {self.fedavg!r}")
+        if self.together not in TOGETHER:
+            raise ValueError(f"{self.who}: together must be one of {TOGETHER}, got {self.together!r}")
         if self.time_budget is not None and not self.time_budget > 0:
             raise ValueError(
                 f"{self.who}: time_budget must be positive seconds or None, got {self.time_budget}"
@@ -103,8 +108,9 @@ class ImageAttack(ABC):
         known = [self.known(obs, problem) for obs, problem in seen]
         recipe = self.recipe(problems[0], observations)
         if self.adaptive:
-            recipe = informed_recipe(recipe, observations[0], problems[0])
-        solutions = match_gradients(
+            recipe = informed_recipe(recipe, seen[0][0], problems[0])
+        search = match_in_order if _is_stream(problems[0]) else match_gradients
+        solutions = search(
             problems,
             [labels for labels, _ in known],
             recipe,
@@ -124,6 +130,8 @@ class ImageAttack(ABC):
             result = self._reconstruction(obs, problem, solution, labels, notes)
             # the search may be more precise than the model
             result = replace(result, images=result.images.to(next(obs.model.parameters()).dtype))
+            if _is_stream(problem) and problem.rounds is not None:
+                result = _of_stream(result, len(problem.rounds.states))
             if self.adaptive:
                 images, about = undo_rewrites(result.images, obs.rewrites)
                 result = replace(result, images=images, notes=(*result.notes, *about))
@@ -132,7 +140,7 @@ class ImageAttack(ABC):
 
     def see(self, obs: Observation) -> tuple[Observation, Problem]:
         """Return the observation and the problem from this attacker's view."""
-        return informed(obs, self.problem) if self.adaptive else (obs, self.problem(obs))
+        return informed(obs, self.problem, self.together) if self.adaptive else (obs, self.problem(obs))
 
     def _reconstruction(
         self, obs: Observation, problem: Problem, solution: Solution, labels: Tensor, notes: list[str]
@@ -154,6 +162,18 @@ class ImageAttack(ABC):
     def _snapshot(self, obs: Observation, problem: Problem, stop: Stop, labels: Tensor) -> Snapshot:
         pixels, _ = self.read(obs, problem, stop.variables, labels)
         return Snapshot(stop.step, stop.objective, stop.distance, stop.layers, pixels.clamp(0, 1))
+
+
+def _is_stream(problem: Problem) -> bool:
+    return problem.rounds is not None and problem.rounds.stream
+
+
+def _of_stream(result: Reconstruction, rounds: int) -> Reconstruction:
+    """Return the images of the attacked round, with those of earlier ones apart."""
+    *earlier, own = result.images.chunk(rounds)
+    labels = None if result.labels is None else result.labels.chunk(rounds)[-1]
+    trace = tuple(replace(shot, images=shot.images.chunk(rounds)[-1]) for shot in result.trace)
+    return replace(result, images=own, labels=labels, earlier=tuple(earlier), trace=trace)
 
 
 def check_weight(who: str, name: str, weight: float) -> None:

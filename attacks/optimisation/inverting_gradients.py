@@ -12,11 +12,11 @@ from torch import Tensor
 from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.image_attack import ImageAttack, check_step_size, check_weight
 from attacks.optimisation.matching import Recipe
-from attacks.optimisation.objectives import cosine_distance
+from attacks.optimisation.objectives import Matching, cosine_distance, relative_distance, round_by_round
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
 from attacks.optimisation.rehearsal import Attack, best_candidate, set_apart
-from attacks.optimisation.spaces import CodeSpace, PixelSpace, Space
+from attacks.optimisation.spaces import CodeSpace, PixelSpace
 from attacks.priors import law_of
 from fl_app.types import Observation
 
@@ -62,7 +62,7 @@ class InvertingGradients(ImageAttack):
             raise ValueError(f"{self.who}: rehearsals must be 0 or more, got {self.rehearsals}")
         check_step_size(self.who, self.lr)
 
-    def space(self, obs: Observation) -> Space:
+    def space(self, obs: Observation) -> PixelSpace | CodeSpace:
         """Return the space that is searched."""
         if self.prior == "variation" or (self.prior == "auto" and obs.known is None):
             return PixelSpace(self.tv, SPREAD)
@@ -105,7 +105,12 @@ class InvertingGradients(ImageAttack):
 
     def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
         """Return Adam on the cosine distance and the prior."""
-        space = self.space(observations[0])
+        space: PixelSpace | CodeSpace = self.space(observations[0])
+        matching: Matching = cosine_distance
+        if problem.rounds is not None and problem.rounds.stream:
+            space = replace(space, rounds=len(problem.rounds.states))
+            # a direction alone would leave the size of the residual open
+            matching = round_by_round(relative_distance, space.rounds)
 
         def decode(variables: Variables, labels: Tensor) -> tuple[Tensor, Tensor]:
             return problem.to_inputs(space.pixels(variables)), labels
@@ -113,7 +118,7 @@ class InvertingGradients(ImageAttack):
         return Recipe(
             draw=partial(space.draw, problem),
             decode=decode,
-            matching=cosine_distance,
+            matching=matching,
             priors=((1.0, space.penalty),),
             optimiser=space.optimiser(),
             schedule=lambda progress: self.lr * (1 - progress),

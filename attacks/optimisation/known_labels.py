@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from attacks.labels import fill_batch, idlg_label, output_gradient, yin_labels
@@ -14,6 +17,13 @@ SOURCES = ("auto", "granted", "infer")
 
 def known_labels(obs: Observation, problem: Problem, source: str, *, who: str) -> tuple[Tensor, list[str]]:
     """Return one label per sample (B,) and a note on where they come from."""
+    if problem.rounds is not None and problem.rounds.stream:
+        seen = [*obs.history, obs]
+        alone = replace(problem, rounds=None, batch_size=problem.batch_size // len(seen))
+        found = [known_labels(one, alone, source, who=who) for one in seen]
+        return torch.cat([labels for labels, _ in found]), list(
+            dict.fromkeys(note for _, n in found for note in n)
+        )
     if source == "granted" and obs.labels is None:
         raise ValueError(f"{who}: labels='granted' needs labels in the observation, got None")
     if source == "infer" or obs.labels is None:

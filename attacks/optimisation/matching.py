@@ -99,8 +99,11 @@ def match_gradients(
     time_budget: float | None = None,
     on_step: StepListener | None = None,
     trail: int = 0,
+    starts: Sequence[Variables] | None = None,
 ) -> list[Solution]:
     """Solve problems that share a model and a shape; ``labels`` holds each problem's own (B,).
+
+    ``starts`` holds each problem's first guesses, one per restart; without them they are drawn.
 
     Restart ``r`` draws from ``seed + r``, whatever is stacked with it, so that a
     restart is the same alone and in company. About ``trail`` iterates of the best one are kept.
@@ -130,7 +133,9 @@ def match_gradients(
             if time_budget is not None:
                 budget = max(0.0, time_budget - (time.monotonic() - began)) / (len(stacks) - number)
             listener = _counting_on(on_step, number * recipe.steps, len(stacks) * recipe.steps)
-            outcome, note, seen = _solve(problems, labels, recipe, stack, seed, budget, listener, trail)
+            outcome, note, seen = _solve(
+                problems, labels, recipe, stack, seed, budget, listener, trail, starts
+            )
             outcomes.append(outcome)
             stops += [stops_of(g, _step(outcome.solved_after[g]), seen) for g in range(len(stack))]
             notes += [note] if note else []
@@ -174,7 +179,8 @@ def graph_size(problem: Problem) -> int:
         hook.remove()
     numbers = _GRAPH_ACTIVATIONS * sum(sizes) + _GRAPH_PARAMETERS * sum(problem.sizes)
     passes = len(problem.local.parts) if problem.local is not None else 1
-    passes = len(problem.rounds.states) if problem.rounds is not None else passes
+    if problem.rounds is not None and not problem.rounds.stream:
+        passes = len(problem.rounds.states)
     return numbers * problem.target.element_size() * passes
 
 
@@ -227,6 +233,7 @@ def _solve(
     time_budget: float | None,
     on_step: StepListener | None,
     trail: int,
+    given: Sequence[Variables] | None,
 ) -> tuple[Outcome, str | None, dict[int, Seen]]:
     owners = [p for p, _ in stack]
     # all share a model; the recipe has prepared that of the first
@@ -237,6 +244,8 @@ def _solve(
         return {name: value.to(device) for name, value in recipe.draw(generators[guess]).items()}
 
     starts = [draw(guess) for guess in range(len(stack))]
+    if given is not None:
+        starts = [{name: value[r] for name, value in given[p].items()} for p, r in stack]
     start = {name: torch.stack([variables[name] for variables in starts]) for name in starts[0]}
     known = torch.stack([labels[p] for p in owners])
     evidence = Evidence.of([problems[p] for p in owners])

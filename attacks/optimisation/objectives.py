@@ -53,6 +53,22 @@ def relative_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
     return lambda gradient: distance(gradient / unit)
 
 
+def round_by_round(base: Matching, rounds: int) -> Matching:
+    """Return the mean distance of the rounds whose gradients are concatenated, however large each is."""
+
+    def matching(target: Tensor, mask: Tensor | None) -> Distance:
+        masks = [None] * rounds if mask is None else mask.chunk(rounds, dim=1)
+        distances = [base(*pair) for pair in zip(target.chunk(rounds, dim=1), masks, strict=True)]
+
+        def mean(gradient: Tensor) -> Tensor:
+            parts = zip(distances, gradient.chunk(rounds, dim=1), strict=True)
+            return torch.stack([distance(part) for distance, part in parts]).mean(dim=0)
+
+        return mean
+
+    return matching
+
+
 def squashed(base: Matching, sizes: Sequence[int]) -> Matching:
     """Return the distance of little more than signs from an observation that has only signs.
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from attacks.knowledge import travelled
 from attacks.optimisation.batch_statistics import use_batch_statistics
 from attacks.optimisation.local_training import LocalTraining, plan_local_training
-from attacks.optimisation.rounds import Rounds
 from attacks.optimisation.withheld import Withheld
+from attacks.rounds.course import Rounds
 from fl_app.types import Observation, Update
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -26,6 +26,8 @@ class Space(ABC):
 
     signed: bool
     """Whether the search steps by signs of the slope."""
+    rounds: int
+    """Number of gradients that the images of a guess are behind, each behind one."""
 
     @abstractmethod
     def draw(self, problem: Problem, generator: torch.Generator) -> Variables:
@@ -55,6 +57,7 @@ class PixelSpace(Space):
     tv: float
     spread: float
     """Deviation of the first guess."""
+    rounds: int = 1
     signed = True
 
     def draw(self, problem: Problem, generator: torch.Generator) -> Variables:
@@ -68,7 +71,7 @@ class PixelSpace(Space):
     def penalty(self, variables: Variables) -> Tensor:
         """Return the colour variation; each image of a batch has a smaller part in the gradient."""
         images = variables["images"]
-        return self.tv * math.sqrt(images.shape[1]) * colour_variation(images)
+        return self.tv * math.sqrt(images.shape[1] / self.rounds) * colour_variation(images)
 
     def project(self, variables: Variables) -> Variables:
         """Return the images inside the box."""
@@ -83,6 +86,7 @@ class CodeSpace(Space):
     weight: float
     spread: float
     """Deviation of the first guess, in codes."""
+    rounds: int = 1
     signed = False
 
     def draw(self, problem: Problem, generator: torch.Generator) -> Variables:
@@ -101,6 +105,6 @@ class CodeSpace(Space):
         pixels = self.law.pixels(codes)
         outside = (pixels - pixels.detach().clamp(0, 1)).square().flatten(1).mean(dim=1)
         return (
-            self.weight * math.sqrt(codes.shape[1]) * codes.square().flatten(1).mean(dim=1)
+            self.weight * math.sqrt(codes.shape[1] / self.rounds) * codes.square().flatten(1).mean(dim=1)
             + OUTSIDE * outside
         )

@@ -23,7 +23,7 @@ from fl_app.client.refusing import refuse_in_codes
 from fl_app.client.secure import SecureSettings
 from fl_app.client.vector_client import VectorClient
 from fl_app.defenses import Defense, protect
-from fl_app.models.described import describe_module
+from fl_app.models.described import check_types, describe_module
 from fl_app.policy import Noise, Policy, Refusal, RunPlan
 from fl_app.privacy import ClientLevel
 from fl_app.training import LocalData, Rules, parameters, state_buffers
@@ -99,6 +99,7 @@ def _module(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     built = copy.deepcopy(made)
     if not parameters(built):
         raise ValueError("app: model has no parameter that is trained")
+    check_types("app", built)
     return built
 
 
@@ -168,7 +169,7 @@ class _Maker:
         if secretive and evaluate is not None:
             raise ValueError("app: evaluate would tell numbers of the data beside privacy or secagg")
         first = next(iter(parameters(model).values()))
-        self._model, self._spec, self._device = model, describe_module(model), first.device
+        self._model, self._spec = model, describe_module(model)
         self._train, self._evaluate = train, evaluate
         self._defense, self._privacy, self._secagg = defense, privacy, secagg
         self._local_steps = local_steps
@@ -221,10 +222,9 @@ class _Maker:
             for like, blob in ((weights, parcel.model), (beside, parcel.buffers)):
                 for name, tensor in decode(blob, like).items() if blob else ():
                     like[name].copy_(tensor)
-        model.eval()
-        samples, metrics = call(self._evaluate, "evaluate", model, context, parcel.config)
-        model.to(self._device)
-        return Message(pack_metrics({EXAMPLES: float(samples)} | metrics), reply_to=message)
+        own = copy.deepcopy(model).eval()  # whatever the function does to it
+        samples, metrics = call(self._evaluate, "evaluate", own, context, parcel.config)
+        return Message(pack_metrics(metrics | {EXAMPLES: float(samples)}), reply_to=message)
 
     def secured(self, kind: str) -> Callable[[Message, Context], Message]:
         """Return the handler of one of the exchanges of secure aggregation."""

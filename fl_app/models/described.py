@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+import torch
 from torch import Tensor, nn
 
 from fl_app.models.spec import ModelSpec
@@ -23,6 +24,20 @@ def describe_module(model: nn.Module) -> ModelSpec:
     if frozen:
         settings["frozen"] = hash_tensors(frozen.values())
     return ModelSpec("torch.nn.Module", settings)
+
+
+_WITHOUT_ARRAY = "a Flower array cannot hold that: take float32, and torch.autocast inside of train"
+
+
+def check_types(who: str, model: nn.Module) -> None:
+    """Refuse tensors of a type that numpy, and so Flower's records, do not have."""
+    for name, tensor in (dict(model.named_parameters()) | dict(model.named_buffers())).items():
+        kind = tensor.dtype
+        floats = kind.is_floating_point and kind not in (torch.float16, torch.float32, torch.float64)
+        if floats or kind.is_complex or tensor.is_quantized:
+            raise TypeError(
+                f"{who}: {name} is of type {str(kind).removeprefix('torch.')}, and {_WITHOUT_ARRAY}"
+            )
 
 
 def frozen_parameters(model: nn.Module) -> dict[str, Tensor]:

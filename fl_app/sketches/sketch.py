@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fl_app.sketches.flat import flatten, gather, scatter, unflatten
@@ -141,12 +142,12 @@ class Measured:
         return len(self.operator.rows)
 
     def take(self, update: Mapping[str, Tensor]) -> Tensor:
-        """Measure the update."""
-        return self.operator.measure(flatten(update))
+        """Measure the update, with 32 bits at least."""
+        return self.operator.measure(_single(flatten(update)))
 
     def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:
         """Find a sparse update with these measurements; this takes a while."""
-        found = reconstruct(self.operator, values)
+        found = reconstruct(self.operator, _single(values))
         logger.info(
             "reconstruction from %d measurements: %d transforms, misfit %.2g, %s",
             self.size,
@@ -155,6 +156,10 @@ class Measured:
             "settled" if found.settled else "not settled",
         )
         return unflatten(found.vector.to(next(iter(like.values()))), like)
+
+
+def _single(values: Tensor) -> Tensor:
+    return values.float() if values.dtype == torch.float16 else values
 
 
 def everything() -> Scheme:

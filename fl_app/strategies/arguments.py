@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl_app.models import ModelSpec
+from fl_app.models.described import check_types
 from fl_app.strategies.gate import ExpectedRelease
 from fl_app.training.schedules import Schedule, constant
 
@@ -27,9 +28,10 @@ class ConfiguredRun:
 
 
 def check_module(who: str, model: object) -> None:
-    """Refuse anything but a torch module."""
+    """Refuse anything but a torch module whose tensors travel."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{who}: model must be a torch.nn.Module, got {_kind(model)}")
+    check_types(who, model)
 
 
 def schedule_of(who: str, lr: float | Schedule) -> Schedule:

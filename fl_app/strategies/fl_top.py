@@ -242,4 +242,13 @@ def _scores(
             loss=lambda trained, batch: own(trained),
         )
     inputs, labels = public
-    return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)
+    kind = next(iter(parameters(model).values()))
+    inputs = inputs.to(kind.device, kind.dtype if inputs.is_floating_point() else None)
+    labels = labels.to(kind.device)
+    try:
+        return sum_gradients(model, Batch(inputs, labels, inputs, inputs), lr=lr, steps=steps)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "FLTop: public=(x, y) is for a classifier: the model takes x and gives one row of logits a "
+            f"sample, y holds their classes; else give a function loss(model). It failed: {error}"
+        ) from error

@@ -14,10 +14,10 @@ _DEEPEST = 32
 
 
 def flatten_state(state: State, prefix: str = "") -> Update:
-    """Return every leaf under its path."""
+    """Return every leaf under its path; names are escaped as in a JSON pointer."""
     flat: Update = {}
     for name, node in state.items():
-        path = prefix + name
+        path = prefix + name.replace("~", "~0").replace(_SEPARATOR, "~1")
         if isinstance(node, Tensor):
             flat[path] = node
         elif node:
@@ -31,7 +31,9 @@ def unflatten_state(flat: Update) -> State:
     """Return the tree that `flatten_state` flattened; raise a ValueError for impossible paths."""
     state: State = {}
     for path, tensor in flat.items():
-        *branches, leaf = path.split(_SEPARATOR)
+        *branches, leaf = (
+            part.replace("~1", _SEPARATOR).replace("~0", "~") for part in path.split(_SEPARATOR)
+        )
         node: State | Tensor = state
         for branch in branches[:_DEEPEST]:
             node = {} if isinstance(node, Tensor) else node.setdefault(branch, {})

@@ -265,8 +265,11 @@ def test_signs_are_matched_with_signs():
     recipe = inverting_gradients().recipe(problem, [obs])
     told = informed_recipe(recipe, obs, problem)
     truth = flatten_update(raw, problem.names)[None]
-    target = problem.target[None]
-    assert told.matching(target, None)(truth) < 0.5 * recipe.matching(target, None)(truth)
+    distance = told.matching(problem.target[None], None)
+    torch.testing.assert_close(distance(truth), distance(7 * truth))
+    assert distance(truth) < 0.5 * distance(-truth)
+    # the sizes within a tensor, which were not sent, count for little
+    assert distance(truth.sign()) < 2 * distance(truth)
 
 
 def test_a_model_that_draws_is_met_also_where_signs_are_sent():

@@ -8,7 +8,7 @@ from torch import nn
 from attacks.optimisation.batch_statistics import BatchStatistics, use_batch_statistics
 from attacks.optimisation.client_gradient import batched, client_gradient, one_by_one
 from attacks.optimisation.local_training import LocalTraining
-from attacks.optimisation.rounds import Rounds
+from attacks.rounds.course import Rounds
 from fl_app.models.bottleneck import Bottleneck
 
 
@@ -141,14 +141,14 @@ def test_several_rounds_are_the_gradients_of_their_models_in_one_row(guesses, ru
         expected.append(one_by_one(other, names(model))(*guesses).detach())
         if running and len(expected) > 1:
             expected[-1] += expected[-2]
-    course = Rounds(states, running, before=torch.zeros(0))
+    course = Rounds(states, float(running), before=torch.zeros(0))
     gradient, reason = client_gradient(model, names(model), *guesses, course=course)
     assert reason is None
     torch.testing.assert_close(gradient(*guesses), torch.cat(expected, dim=1))
 
 
 COURSES = {
-    "rounds": lambda model: Rounds(moved(model, 3), running=True, before=torch.zeros(0)),
+    "rounds": lambda model: Rounds(moved(model, 3), memory=1.0, before=torch.zeros(0)),
     "local steps": lambda model: LocalTraining(0.1, ((0, 1), (1, 2), (0, 1))),
     "neither": lambda model: None,
 }

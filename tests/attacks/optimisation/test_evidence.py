@@ -10,8 +10,8 @@ from torch import Tensor
 from attacks.optimisation.evidence import Evidence
 from attacks.optimisation.objectives import cosine_distance, squared_distance
 from attacks.optimisation.problem import Problem, as_problem
-from attacks.optimisation.rounds import Rounds
 from attacks.optimisation.withheld import Withheld
+from attacks.rounds.course import Rounds
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_masked_only_those_count_that_were_sent(problem):
 def test_what_was_sent_before_is_taken_off_first(problem, masked):
     problem = known(problem, 1)
     before = entries(problem, 5)
-    later = replace(problem, rounds=Rounds((), running=True, before=before))
+    later = replace(problem, rounds=Rounds((), memory=1.0, before=before))
     guess = entries(problem, 3)[None]
     found = Evidence.of([later]).distance(squared_distance, masked=masked, withheld=0.0)(guess)
     difference = guess[0] - before - problem.target
@@ -63,9 +63,7 @@ def test_the_rule_holds_for_what_is_left_after_that_and_where_something_is_known
     before = entries(problem, 5)
     bound = torch.where(entries(problem, 6) > 0, 1e-3, torch.inf).double()
     nothing = torch.full_like(bound, torch.inf)
-    ruled = replace(
-        problem, rounds=Rounds((), running=True, before=before), withheld=Withheld(bound, nothing)
-    )
+    ruled = replace(problem, rounds=Rounds((), memory=1.0, before=before), withheld=Withheld(bound, nothing))
     guess = entries(problem, 3) + problem.target * 50
     found = Evidence.of([ruled]).distance(squared_distance, masked=True, withheld=0.2)(guess[None])
     rest, sent, target = guess - before, problem.sent, problem.target

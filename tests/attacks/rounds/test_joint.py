@@ -11,11 +11,11 @@ from torch import nn
 from attacks.metrics import mse
 from attacks.optimisation import dlg, inverting_gradients
 from attacks.optimisation.client_gradient import client_gradient
-from attacks.optimisation.earlier_rounds import unusable_rounds, with_earlier_rounds
 from attacks.optimisation.evidence import Evidence
 from attacks.optimisation.matching import graph_size, match_gradients
 from attacks.optimisation.objectives import squared_distance
 from attacks.optimisation.problem import Problem, as_problem, flatten_update
+from attacks.rounds.joint import unusable_rounds, with_earlier_rounds
 from fl_app.models.bottleneck import add_bottleneck
 from fl_app.transforms import Transform, error_feedback, keep_topk, prune_dual
 from fl_app.types import Observation, RoundContext, Update
