@@ -128,6 +128,8 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+    cohort: Sequence[int] | None = None
+    """Clients whose mean the update is, under secure aggregation; None: not known, or one client."""
     known: Known | None = None
     """Images of the attacker's own: for priors, and for rehearsals of the attack."""
     defend: Callable[[Update], Update] | None = None

@@ -5,6 +5,7 @@ from attacks.analytic.completion import Completion, CompletionError, complete_ma
 from attacks.analytic.first_linear import first_linear
 from attacks.analytic.low_rank import complete_low_rank
 from attacks.analytic.rgap import rgap
+from attacks.analytic.spear import spear
 
 __all__ = [
     "CompletedUpdate",
@@ -15,4 +16,5 @@ __all__ = [
     "complete_update",
     "first_linear",
     "rgap",
+    "spear",
 ]

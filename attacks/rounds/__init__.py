@@ -1,1 +1,1 @@
-"""Attacks on several updates of one client together."""
+"""Attacks on several updates of one client, or of several clients, together."""

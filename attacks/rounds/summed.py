@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from attacks.knowledge import travelled
 from fl_app.types import Observation
 
@@ -44,8 +46,8 @@ def summed(obs: Observation) -> Observation:
         obs,
         model=middle.model,
         buffers=middle.buffers,
-        update={name: sum(one.update[name] for one in seen) / len(seen) for name in obs.update},
-        sent={name: sum(travelled(one, name) for one in seen) > 0 for name in obs.update},
+        update={name: torch.stack([one.update[name] for one in seen]).mean(dim=0) for name in obs.update},
+        sent={name: torch.stack([travelled(one, name) for one in seen]).any(dim=0) for name in obs.update},
         defense=traces,
         locations=None,
         broadcaster=None,

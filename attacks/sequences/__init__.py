@@ -2,6 +2,6 @@
 
 from attacks.sequences.bag_of_words import bag_of_words
 from attacks.sequences.transcript import transcript
-from attacks.text import text_dlg
+from attacks.text import dager, text_dlg
 
-__all__ = ["bag_of_words", "text_dlg", "transcript"]
+__all__ = ["bag_of_words", "dager", "text_dlg", "transcript"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,20 @@ def operations(folder: Path, act: Callable[[int, str], None]) -> Arm:
     return arm
 
 
-def exact(folder: Path, fault: str, k: int) -> Arm:
-    """Arm a fault at the ``k``-th operation."""
-    struck = False
+def exact(folder: Path, fault: str, k: int, struck: Path) -> Arm:
+    """Arm a fault at the ``k``-th operation; the file ``struck`` is there once it has struck."""
+    done = False
 
     def act(number: int, kind: str) -> None:
-        nonlocal struck
+        nonlocal done
         if fault == "ENOSPC for good" and number >= k and kind in ("open", "fsync", "os.mkdir"):
+            _mark(struck)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if number != k or struck:
+        if number != k or done:
             return
-        struck = True
+        done = True
+        if fault != "ENOSPC for good":
+            _mark(struck)
         if fault in ("KILL", "TERM"):
             os.kill(os.getpid(), signal.Signals[f"SIG{fault}"])
             time.sleep(0.05)
@@ -91,8 +95,13 @@ def count(folder: Path, into: Path) -> Arm:
     return operations(folder, lambda number, _: into.write_text(str(number)))
 
 
-def in_client(fault: str, k: int) -> Arm:
-    """Arm a fault at the ``k``-th order that any client works on."""
+def _mark(path: Path) -> None:
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+
+def in_client(fault: str, k: int, struck: Path) -> Arm:
+    """Arm a fault at the ``k``-th order that any client works on; the file ``struck`` is there then."""
 
     def arm() -> None:
         calls = 0
@@ -103,6 +112,7 @@ def in_client(fault: str, k: int) -> Arm:
                 nonlocal calls
                 calls += 1
                 if calls == k:
+                    _mark(struck)
                     _strike_client(fault)
                 return honest(self, *args, **kwargs)
 

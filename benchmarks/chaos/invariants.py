@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last)"
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -24,17 +26,20 @@ def is_complete(folder: Path) -> bool:
     return done and not (folder / "checkpoint").exists()
 
 
-def check_end(folder: Path, code: int | str, said: str) -> list[str]:
-    """Return what is wrong with the end of a run that met a fault and was not killed."""
+def check_end(folder: Path, code: int | str, said: str, *, was: str | None = None) -> list[str]:
+    """Return what is wrong with the end of a run that met a fault and was not killed.
+
+    ``was``: its status before, which a refused resume leaves.
+    """
     status = load(folder).get("status")
     wrong = []
-    if _TRACEBACK in said:
-        wrong.append(f"a traceback: {said.strip().splitlines()[-1][:200]}")
+    if TRACEBACK in said:
+        wrong.append(f"a traceback: {said[said.index(TRACEBACK) :][-1500:]}")
     if code not in (0, 1, 2, 130):
         wrong.append(f"exit {code}")
     if code == 0 and not is_complete(folder):
         wrong.append(f"exit 0, status {status}")
-    if code in (1, 2) and status == "running":
+    if code in (1, 2) and status == "running" and was != "running":
         wrong.append(f"exit {code}, and the status is still running")
     return wrong
 
@@ -46,8 +51,8 @@ def check_whole(folder: Path, base: Path, code: int | str, said: str, *, repeats
     """
     here, there = load(folder), load(base)
     wrong = [] if code == 0 else [f"exit {code} at last: {said.strip().splitlines()[-1:]}"]
-    if _TRACEBACK in said:
-        wrong.append("a traceback")
+    if TRACEBACK in said:
+        wrong.append(f"a traceback: {said[said.index(TRACEBACK) :][-1500:]}")
     if here.get("status") != "finished":
         return [*wrong, f"status {here.get('status')}: {here.get('error')}"]
     rows, wanted = here["rounds"], there["rounds"]
@@ -65,13 +70,45 @@ def check_whole(folder: Path, base: Path, code: int | str, said: str, *, repeats
         for key in ("rounds", "attacks", "notes", "privacy", "config_hash"):
             if _timeless(here.get(key)) != _timeless(there.get(key)):
                 wrong.append(f"other {key}")
+    return wrong + _other_files(folder, base)
+
+
+def _other_files(folder: Path, base: Path) -> list[str]:
+    """Return the files that only one of two folders has, but for a lock that its owner's death has opened."""
     names = [{str(p.relative_to(where)) for p in where.rglob("*")} for where in (folder, base)]
-    if names[0] != names[1]:
-        wrong.append(f"left over {sorted(names[0] - names[1])}, missing {sorted(names[1] - names[0])}")
-    return wrong
+    if (lock := folder / ".lock").exists():
+        with lock.open() as stream, suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            names[0].discard(".lock")
+    if names[0] == names[1]:
+        return []
+    return [f"left over {sorted(names[0] - names[1])}, missing {sorted(names[1] - names[0])}"]
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _timeless(item) for key, item in value.items() if "seconds" not in key}
     return [_timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def check_added(folder: Path, whole: Path) -> list[str]:
+    """Return what a run with an attack that was added after a fault lacks beside the undisturbed one."""
+    here, there = _timeless(load(folder)), _timeless(load(whole))
+    wrong = [f"other {key}" for key in there if here.get(key) != there[key] and key != "summary"]
+    return wrong + _other_files(folder, whole)
+
+
+def is_of(run: Path, folder: Path) -> bool:
+    """Say whether the result in ``folder`` is that of the finished ``run``."""
+    here, there = load(folder), load(run)
+    return here.get("status") == "finished" and here.get("config_hash") == there["config_hash"]
+
+
+def check_untouched(folder: Path, run: Path) -> list[str]:
+    """Return what a finished run has lost to a new one that has not begun."""
+    return [
+        f"the result is the old one, and {path.relative_to(run)} is not"
+        for path in run.rglob("*")
+        if path.is_file()
+        and (not (same := folder / path.relative_to(run)).is_file() or same.read_bytes() != path.read_bytes())
+    ]

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fl_app.cli import new_attack
 from fl_app.cli.guard import guarded
-from fl_app.config.compose import compose, join_overrides
+from fl_app.cli.new_attack import attack_again
 from fl_app.console.logs import show_logs
 from fl_app.experiments.job import run_job
 from fl_app.running import federation
 from fl_app.running.ownership import CHECKPOINT, STATE
+from fl_app.running.resume import LastingRun
 
 SECONDS = 300.0
 """After this time a run hangs."""
@@ -66,21 +68,57 @@ class Child:
 
 
 def warm(overrides: Sequence[str], folder: Path) -> None:
-    """Run once in this process: its children then have all modules, data and composed configs."""
-    run_job(list(overrides), folder=folder)
-    for composed in ([], list(overrides)):
-        compose(join_overrides([*composed, f"resume={folder}"]))
+    """Run, interrupt and resume in this process: its children then have all modules and composed configs."""
+    honest, rounds = LastingRun.round_ended, 0
+
+    def round_ended(self: LastingRun, server_round: int) -> None:
+        nonlocal rounds
+        honest(self, server_round)
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+
+    LastingRun.round_ended = round_ended  # type: ignore[method-assign]
+    try:
+        with suppress(KeyboardInterrupt):
+            run_job(list(overrides), folder=emptied(folder))
+    finally:
+        LastingRun.round_ended = honest  # type: ignore[method-assign]
+    run_job([f"resume={folder}"], folder=folder)
 
 
-def start(overrides: Sequence[str], folder: Path, log: Path, arm: Callable[[], None] | None = None) -> Child:
-    """Run or resume in ``folder`` as the command does; ``arm`` prepares a fault in the child."""
-    wanted = [f"resume={folder}"] if (folder / CHECKPOINT / STATE).exists() else list(overrides)
+def start(
+    overrides: Sequence[str],
+    folder: Path,
+    log: Path,
+    arm: Callable[[], None] | None = None,
+    *,
+    resume: bool | None = None,
+) -> Child:
+    """Run or resume in ``folder`` as the command does; ``arm`` prepares a fault in the child.
+
+    ``resume``: None if there is a checkpoint.
+    """
+    resumes = (folder / CHECKPOINT / STATE).is_file() if resume is None else resume
+    wanted = [f"resume={folder}"] if resumes else list(overrides)
 
     def work() -> None:
         show_logs(False)
         if arm is not None:
             arm()
         guarded("fl-app", lambda: print("announced", run_job(wanted, folder=folder)))
+
+    return Child(work, log)
+
+
+def attack(folder: Path, name: str, log: Path, arm: Callable[[], None] | None = None) -> Child:
+    """Attack a finished run again, as ``fl-app-attack`` does."""
+
+    def work() -> None:
+        show_logs(False)
+        if arm is not None:
+            arm()
+        guarded("fl-app-attack", lambda: print(attack_again(folder, [f"attack={name}"])))
 
     return Child(work, log)
 
@@ -95,7 +133,7 @@ def _brief_report(folder: Path | str) -> Path:
     return path
 
 
-federation.write_report = _brief_report
+federation.write_report = new_attack.write_report = _brief_report
 
 
 def _serve(work: Callable[[], None], log: Path) -> None:

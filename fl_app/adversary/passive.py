@@ -73,6 +73,8 @@ class Sighting:
     """True if the update is hidden under the masks of secure aggregation."""
     summed: int = 0
     """Number of clients whose mean this is (the client is then `SUM`); 0: one client's own update."""
+    cohort: tuple[int, ...] = ()
+    """Those clients."""
 
     audited: int | None = None
     """Number of samples that an audit revealed."""
@@ -203,6 +205,7 @@ class PassiveServer:
                 raw=None,
                 asked=self._ask.batch_size,
                 summed=len(clients),
+                cohort=tuple(clients),
                 audited=sum(len(truth.labels) for truth in truths) if len(shown) == len(clients) else None,
             )
         )
@@ -352,6 +355,7 @@ def observe(
         same_batch=_same_batch(sighting, public),
         length=int((true >= 0).sum()) if grant_length and true is not None else None,
         rewrites=() if undefended else public_rewrites(public.defense),
+        cohort=sighting.cohort or None,
     )
 
 

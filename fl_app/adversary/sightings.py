@@ -36,7 +36,7 @@ _VERSION = 3
 _UNCHECKED = 2
 """The version of runs whose files have no checksums."""
 _CHECKSUM = "checksum"
-_FACTS = ("broadcaster", "asked", "masked", "summed", "audited", "participant")
+_FACTS = ("broadcaster", "asked", "masked", "summed", "cohort", "audited", "participant")
 _PARTS = ("update", "sent_buffers", "locations", "raw", "truth")
 
 _TRACES = TypeAdapter(tuple[Trace, ...])
@@ -204,6 +204,9 @@ def _sighting(
             asked=_of_kind("asked", told.get("asked"), int, NoneType),
             masked=bool(told.get("masked", False)),
             summed=_of_kind("summed", told.get("summed", 0), int),
+            cohort=tuple(
+                _of_kind("cohort", c, int) for c in _of_kind("cohort", told.get("cohort", []), list)
+            ),
             audited=_of_kind("audited", told.get("audited"), int, NoneType),
             participant=_of_kind("participant", told.get("participant"), int, NoneType),
         )

@@ -40,7 +40,7 @@ from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.estimate import tell_estimate
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
-from fl_app.running.ownership import claim, clear, remove_checkpoint
+from fl_app.running.ownership import MODEL, claim, clear, remove_checkpoint, remove_drafts
 from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
 from fl_app.running.resume import LastingRun, Past, ResidentClients, read_past
@@ -49,6 +49,7 @@ from fl_app.running.shadows import ShadowTraining
 from fl_app.running.vector_facts import describe_vectors, describe_weights, privacy_notes
 from fl_app.seeding import SERVER
 from fl_app.storage.plain_folder import remove_if_empty
+from fl_app.storage.tree_file import sync
 from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.strategies.outcome import check_used
 from fl_app.training import Evaluation, LocalData, batch_norm, parameters, task_of
@@ -109,6 +110,8 @@ def _run(
     lasting = LastingRun(grid, parts, overrides, results, auditor, past)
     if past is None:
         clear(folder)
+    else:
+        remove_drafts(folder)
     with _logging_to(folder / "run.log"):
         trained = False
         try:
@@ -121,10 +124,11 @@ def _run(
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
-            _save_model(parts.strategy, folder / "model.safetensors")
+            _save_model(parts.strategy, folder / MODEL)
             asks_members = parts.attacker is not None and parts.attacker.infers == MEMBERS
             if config["audit"]["store"] and not asks_members:
-                save_sightings(folder, sightings, parts.spec, parts.public)
+                for path in save_sightings(folder, sightings, parts.spec, parts.public):
+                    sync(path)
             if asks_members:
                 _infer_members(parts, auditor, results, shadows)
             elif parts.attacker is not None and parts.attacker.infers == PROPERTY:
@@ -193,6 +197,7 @@ def _infer_properties(parts: ServerParts, sightings: list[Sighting], results: Re
 
 def _complete(parts: ServerParts, folder: Path) -> Path:
     """Write the pages of a run that was killed after its result was there, and remove its checkpoint."""
+    remove_drafts(folder)
     report = _show(parts, folder)
     remove_checkpoint(folder)
     return report
@@ -393,6 +398,7 @@ def _save_model(strategy: FedSGD, path: Path) -> None:
     tensors = release(strategy.whole_model())
     # copies: the format refuses two names of one tensor
     save_file({name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}, path)
+    sync(path)  # the checkpoint goes once the result is there
 
 
 def _how_to_go_on(folder: Path) -> str:

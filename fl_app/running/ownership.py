@@ -16,10 +16,12 @@ from fl_app.results import RESULT
 from fl_app.storage.tree_file import sync
 
 CHECKPOINT, STATE = "checkpoint", "state"
+MODEL = "model.safetensors"
 _LOCK = ".lock"
-_FILES = ("config.yaml", "run.log", "model.safetensors", "coordinates.safetensors", "report.html", RESULT)
+_FILES = (RESULT, "config.yaml", "run.log", MODEL, "coordinates.safetensors", "report.html")
 _FOLDERS = (SIGHTINGS, "attacks")
-_PATTERNS = ("*.png", "*.part")
+_DRAFTS = ("*.part", ".tmp*")
+"""Names of files that are being written: ours, and those of safetensors."""
 
 
 class Claim:
@@ -54,10 +56,12 @@ def claim(folder: Path) -> Claim:
         try:
             # not a file with a name in it: in a container the same server comes back under another name
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError:
             os.close(handle)
-            if isinstance(error, BlockingIOError):
-                raise ConfigError(f"{folder}: another process is at work on this run") from error
+            # not "from" it: its number is that of a machine which can start no more processes
+            raise ConfigError(f"{folder}: another process is at work on this run") from None
+        except OSError:
+            os.close(handle)
             raise
         if _is_at(handle, path):
             return Claim(path, handle)
@@ -65,17 +69,34 @@ def claim(folder: Path) -> Claim:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left in a claimed folder, so that nothing of it passes for the new run's."""
+    """Remove what an earlier run left in a claimed folder, so that nothing of it passes for the new run's.
+
+    Its result goes first: without one, no remainder can be taken for a finished run.
+    """
+    _remove(folder / RESULT)
+    sync(folder)
     if (folder / BASELINE).is_dir():
         with claim(folder / BASELINE):
             clear(folder / BASELINE)
     remove_checkpoint(folder)
-    for name in _FOLDERS:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-    for path in [folder / name for name in _FILES] + [p for each in _PATTERNS for p in folder.glob(each)]:
-        if path.is_file() or path.is_symlink():
-            path.unlink()
+    for name in (*_FILES, *_FOLDERS):
+        _remove(folder / name)
+    for path in [path for pattern in ("*.png", *_DRAFTS) for path in folder.glob(pattern)]:
+        _remove(path)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the half files of a run that was killed in a claimed folder."""
+    for where in (folder, folder / SIGHTINGS):
+        for path in [path for pattern in _DRAFTS for path in where.glob(pattern)]:
+            _remove(path)
+
+
+def refuse_folders(folder: Path) -> None:
+    """Refuse a run's folder in which a folder stands in the place of a file that the run will write."""
+    for path in (*(folder / name for name in _FILES), *folder.rglob("*.part")):
+        if path.is_dir():
+            raise ConfigError(f"resume: {path}: expected a file, got a folder; nothing was changed")
 
 
 def remove_checkpoint(folder: Path) -> None:
@@ -83,9 +104,17 @@ def remove_checkpoint(folder: Path) -> None:
     where = folder / CHECKPOINT
     if not where.is_dir():
         return
-    (where / STATE).unlink(missing_ok=True)
+    _remove(where / STATE)
     sync(where)
     shutil.rmtree(where)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one; of a link, the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_at(handle: int, path: Path) -> bool:

@@ -31,6 +31,7 @@ from fl_app.results import (
     write_json,
     write_text,
 )
+from fl_app.storage.tree_file import sync
 from fl_app.training import Evaluation
 from fl_app.transforms import residual_bound
 
@@ -115,6 +116,8 @@ class Results:
         # it may quote a client
         self.run.status, self.run.error = status, None if error is None else foreign(error)
         self.save()
+        for path in (self.folder / RESULT, self.folder):
+            sync(path)  # a power cut cannot undo it
 
     def fail(self, status: str, error: str) -> None:
         """Set the status of a run that ends with an error, as far as the disk still allows it.

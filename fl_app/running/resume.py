@@ -20,7 +20,7 @@ from fl_app.config.build import ServerParts
 from fl_app.config.compose import ConfigError, split_overrides
 from fl_app.config.hash import hash_config
 from fl_app.console.interruption import asked_to_stop
-from fl_app.results import Resumed, Round
+from fl_app.results import RESULT, Resumed, Round, Run
 from fl_app.running.checkpoint import (
     SECONDS_BETWEEN,
     Checkpoint,
@@ -31,6 +31,7 @@ from fl_app.running.checkpoint import (
     refuse_differences,
     unusable,
 )
+from fl_app.running.ownership import MODEL, refuse_folders
 from fl_app.running.result import Results, find_run, versions
 from fl_app.strategies import FedSGD
 from fl_app.strategies.begun import Begun
@@ -67,6 +68,7 @@ class Past(NamedTuple):
 def read_past(config: dict[str, Any], folder: Path) -> Past:
     """Return the past of the run in the claimed ``folder``; ``config`` becomes that run's."""
     saved, begun = read_checkpoint(folder)
+    refuse_folders(folder)
     if saved.refusal is not None:
         raise ConfigError(f"resume: {folder}: {saved.refusal}")
     refuse_differences(saved.config, config)
@@ -79,6 +81,11 @@ def read_past(config: dict[str, Any], folder: Path) -> Past:
     resumed = [Resumed.model_validate(entry) for entry in saved.resumed]
     later = [] if run is None else run.resumed or []
     finished = run is not None and status == "finished" and run.config_hash == hash_config(saved.config)
+    if finished and run is not None and not _is_of(run, saved, folder):
+        raise ConfigError(
+            f"resume: {folder / RESULT}: is finished, and not the result of this folder's checkpoint; "
+            "nothing was changed. To go on from the checkpoint, move that file away"
+        )
     return Past(saved, begun, reason, max(resumed, later, key=len), finished)
 
 
@@ -214,6 +221,13 @@ class LastingRun:
         for note in notes:
             logger.warning("%s", note)
         self._results.run.notes += notes
+
+
+def _is_of(run: Run, saved: Saved, folder: Path) -> bool:
+    """Say whether a result continues the rounds of a checkpoint, which no two runs take as long for."""
+    times = [(row.round, row.seconds) for row in run.rounds[: len(saved.rows)]]
+    same = times == [(row["round"], row.get("seconds")) for row in saved.rows]
+    return same and (folder / MODEL).is_file()
 
 
 def _check_weights(strategy: FedSGD, model: nn.Module) -> None:

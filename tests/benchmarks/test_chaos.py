@@ -15,23 +15,45 @@ from benchmarks.chaos.invariants import check_end, check_whole
 from fl_app.experiments.job import run_job
 
 
-@pytest.mark.slow
-def test_a_few_faults_lose_nothing(repository):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.chaos",
-        "--faults",
-        "3",
-        "--seed",
-        "7",
-        "--kinds",
-        "exact",
-        "clients",
-    ]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=600)
+def chaos(repository: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.chaos", *words]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "seeds 7 to 9" in done.stdout
+    return done.stdout
+
+
+def test_a_few_faults_lose_nothing(repository):
+    said = chaos(
+        repository,
+        *(
+            "--faults",
+            "6",
+            "--seed",
+            "42",
+            "--configs",
+            "dgp",
+            "--kinds",
+            "exact",
+            "clients",
+            "damage",
+            "twice",
+        ),
+    )
+    assert "seeds 42 to 47" in said
+    met = int(said.splitlines()[-1].split("|")[2])
+    assert met >= 6
+
+
+@pytest.mark.slow
+def test_counts_of_several_sessions_add_up(repository, tmp_path):
+    counts = tmp_path / "counts.json"
+    words = ("--configs", "dgp", "--kinds", "exact", "moments", "anew", "attacks", "--add-to", str(counts))
+    totals = []
+    for seed in ("100", "200"):
+        said = chaos(repository, "--faults", "8", "--seed", seed, *words)
+        totals.append(int(said.splitlines()[-1].split("|")[2]))
+    assert 8 <= totals[0] < totals[1]
+    assert sum(met for met, _, _ in json.loads(counts.read_text()).values()) == totals[1]
 
 
 @pytest.fixture(scope="module")

@@ -82,3 +82,14 @@ def test_a_run_on_another_device_has_the_same_bits_and_copies_little():
 @pytest.mark.slow
 def test_every_defense_strategy_and_attack_runs_on_another_device():
     check(compared(ALL))
+
+
+@pytest.mark.slow
+def test_apps_of_somebody_else_run_on_another_device():
+    command = [sys.executable, str(SUPPORT / "pretend_apps.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    # masks and noise are new in every run
+    assert found.pop("private and masked") is False
+    assert set(found.values()) == {True}, found

@@ -20,6 +20,7 @@ from fl_app.running import federation, ownership
 from fl_app.running import result as result_module
 from fl_app.running.checkpoint import read_checkpoint
 from fl_app.running.ownership import claim
+from fl_app.storage.shortage import shortage
 from fl_app.storage.tree_file import read_tree, write_tree
 from fl_app.strategies.exchange import NobodyAnswered
 
@@ -125,8 +126,9 @@ def test_a_folder_belongs_to_one_run_from_before_its_first_file(checkpoint, tmp_
     with claim(tmp_path):
         with pytest.raises(ConfigError, match="another process is at work"):
             run_job(words(f"{DGP} checkpoint={checkpoint}"), folder=tmp_path)
-        with pytest.raises(ConfigError, match="another process is at work"):
+        with pytest.raises(ConfigError, match="another process is at work") as refused:
             claim(tmp_path)
+        assert shortage(refused.value) is None, "nothing ran out"
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert not list(tmp_path.iterdir())
 
@@ -183,6 +185,30 @@ def test_a_new_run_in_a_used_folder_pairs_its_updates_with_its_own_model(tmp_pat
     assert_same(tmp_path / "fresh", tmp_path / "used")
     assert contents(tmp_path / "fresh").keys() == contents(tmp_path / "used").keys()
     assert len(load_sightings(tmp_path / "used")[0]) == 4
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3, 5])
+def test_a_kill_while_a_used_folder_is_cleared_leaves_nothing_that_looks_finished(
+    gone, tmp_path, monkeypatch
+):
+    run_job(words(f"{ATTACKED} seed=0"), folder=tmp_path)
+    (tmp_path / "accuracy.png").mkdir()
+    calls, honest = [], ownership._remove
+
+    def kill(path):
+        calls.append(path)
+        if len(calls) > gone:
+            raise KeyboardInterrupt
+        honest(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "_remove", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(words(f"{ATTACKED} seed=1"), folder=tmp_path)
+    assert not (tmp_path / "result.json").exists()
+    run_job(words(f"{ATTACKED} seed=1"), folder=tmp_path)
+    assert read(tmp_path)["status"] == "finished"
+    assert not (tmp_path / "accuracy.png").exists()
 
 
 def test_a_model_of_another_run_beside_the_updates_is_refused(tmp_path):
@@ -271,6 +297,8 @@ DAMAGES = {
     "strange records": edit_state(lambda tree: tree["strategy"].update(records=[{"round": "x"}])),
     "a strange memory": edit_state(lambda tree: tree.update(clients={0: {"a": ["array", 5]}})),
     "clients that are none": edit_state(lambda tree: tree.update(clients={77: {}})),
+    "a folder for a config": lambda f: ((f / "config.yaml").unlink(), (f / "config.yaml").mkdir()),
+    "a folder for a draft": lambda f: (f / "checkpoint" / "state.part").mkdir(),
     "a folder for a state": lambda f: ((f / "checkpoint/state").unlink(), (f / "checkpoint/state").mkdir()),
     "no observations": lambda f: shutil.rmtree(f / "checkpoint" / "observations"),
     "no sighting": lambda f: first(f, "r1-c*").unlink(),
@@ -291,6 +319,9 @@ def test_a_refused_resume_has_changed_nothing(damage, tmp_path, monkeypatch, onc
     with pytest.raises((ConfigError, OSError)):
         run_job([f"resume={folder}"])
     assert contents(folder) == before
+    if ".lock" not in [path.name for path in folder.iterdir()]:
+        run_job(words(ATTACKED), folder=folder)
+        assert read(folder)["status"] == "finished"
 
 
 @pytest.mark.slow
@@ -299,6 +330,7 @@ def test_a_refused_resume_has_changed_nothing(damage, tmp_path, monkeypatch, onc
     [
         lambda f: (f / "checkpoint" / "observations" / "r1-c7.safetensors").write_bytes(b"junk"),
         lambda f: (f / "checkpoint" / "state.part").write_bytes(b"junk"),
+        lambda f: (f / ".tmpAbCdEf").write_bytes(b"half a model"),
         lambda f: (f / "result.json").write_bytes(bytes(range(256))),
         lambda f: (f / "result.json").unlink(),
         lambda f: (f / "config.yaml").unlink(),
@@ -312,7 +344,7 @@ def test_what_a_resume_does_not_need_may_be_gone_or_broken(harmless, tmp_path, m
     run_job([f"resume={folder}"])
     run_job(words(ATTACKED), folder=tmp_path / "whole")
     assert_same(tmp_path / "whole", folder)
-    assert not list(folder.glob("*.part"))
+    assert not [*folder.glob("*.part"), *folder.glob(".tmp*")]
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +360,20 @@ def once(tmp_path_factory):
         return made[0]
 
     return make
+
+
+def test_a_finished_result_of_another_run_is_not_taken_for_this_runs_end(tmp_path, monkeypatch, once):
+    folder = tmp_path / "run"
+    shutil.copytree(once(ATTACKED, monkeypatch), folder)
+    run_job(words(ATTACKED), folder=tmp_path / "twin")
+    shutil.copy(tmp_path / "twin" / "result.json", folder)
+    before = contents(folder)
+    with pytest.raises(ConfigError, match="not the result of this folder's checkpoint"):
+        run_job([f"resume={folder}"])
+    assert contents(folder) == before
+    (folder / "result.json").unlink()
+    run_job([f"resume={folder}"])
+    assert_same(tmp_path / "twin", folder)
 
 
 def test_a_full_disk_is_told_and_the_folder_does_not_look_alive(tmp_path, monkeypatch):
