@@ -88,6 +88,8 @@ class Bench:
     say: Say
     command: Sequence[str] = ()
     tuning: bool = False
+    only: Sequence[str] = ()
+    """Views, `bytes` or `accuracy`: nothing else is measured now. Empty: everything."""
     rule: Criterion = field(default_factory=criterion)
 
     def __post_init__(self) -> None:
@@ -117,7 +119,11 @@ class Bench:
         return card
 
     def _measure(self) -> None:
-        steps = list(self._steps())
+        every = list(self._steps())
+        steps = [
+            (name, step) for name, step in every if not self.only or name.rpartition(", ")[2] in self.only
+        ]
+        self._left_out = [name for name, _ in every if name not in {kept for kept, _ in steps}]
         for number, (name, step) in enumerate(steps, 1):
             began = time.monotonic()
             try:
@@ -296,7 +302,7 @@ class Bench:
         sizes += (("rounds of training", effort.accuracy_rounds, rule.accuracy.rounds),)  # type: ignore[assignment]
         sizes += (("seeds", len(effort.accuracy_seeds), len(rule.accuracy.seeds)),)  # type: ignore[assignment]
         found += [f"{what}: {have} of {wanted}" for what, have, wanted in sizes if have < wanted]
-        found += [f"{name}: no time" for name in self._left_out]
+        found += [f"{name}: no time, or not asked for" for name in self._left_out]
         found += [f"{name}: {c.why}" for name, c in self._conditions.items() if c.verdict == "not measured"]
         found.append("membership: see attack=membership")
         return found

@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         lambda line: print(line, flush=True),
         command=["fl-app", "bench", *given],
         tuning=args.tuning,
+        only=_parts(args.only),
     )
     try:
         card = bench.run()
@@ -73,6 +74,14 @@ def _board(args: argparse.Namespace) -> None:
     print(f"leaderboard: {write_board(args.into, places).resolve()}")
 
 
+def _parts(text: str) -> list[str]:
+    known = [*(view.name for view in criterion().leak.views), "bytes", "accuracy"]
+    chosen = [word for word in text.split(",") if word]
+    if strange := [word for word in chosen if word not in known]:
+        raise ConfigError(f"--only: expected some of {', '.join(known)}, got {strange[0]!r}")
+    return chosen
+
+
 def _summary(card: Card) -> str:
     lines = [f"{card.defense}: {card.verdict}", f"  {card.why}"]
     lines += [f"  not measured: {line}" for line in card.not_measured]
@@ -94,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--into", type=Path, default=Path("bench"), metavar="FOLDER", help="default: bench")
     parser.add_argument(
         "--tuning", action="store_true", help="use the seed for tuning: such a card is no result"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="PART,…", help="parts: views, bytes, accuracy; default: all of them"
     )
     parser.add_argument(
         "--board", action="store_true", help="make the leaderboard of the cards in files or folders"

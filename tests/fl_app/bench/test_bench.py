@@ -110,6 +110,8 @@ def test_the_command_asks_for_a_defense_and_checks_its_words(tmp_path):
         command.main(["dpg"])
     with pytest.raises(ValueError, match="above 0"):
         command.main(["dgp", "--minutes", "0"])
+    with pytest.raises(ValueError, match="--only: expected some of one"):
+        command.main(["dgp", "--only", "two"])
     with pytest.raises(ValueError, match="no such file"):
         command.main(["--board", "nowhere"])
 
