@@ -106,7 +106,7 @@ def write_board(folder: Path, places: Sequence[Path]) -> Path:
 
 def markdown_board(cards: Sequence[Card]) -> str:
     """Return the leaderboard as a Markdown table."""
-    return markdown_rows([_HEADER, *_rows(cards)])
+    return markdown_rows([_HEADER, ["---"] * len(_HEADER), *_rows(cards)])
 
 
 _HEADER = (
