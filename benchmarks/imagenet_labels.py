@@ -1,6 +1,7 @@
 """Labels of whole batches, read off a network that was trained on ImageNet.
 
-``python -m benchmarks.imagenet_labels [FOLDER] [--batches 10] [--samples 10 50] [--defenses none …]``:
+``python -m benchmarks.imagenet_labels [FOLDER] [--batches 10] [--samples 10 50] [--defenses none …]
+[--networks trained] [--modes eval]``:
 EfficientNet-Lite0 with the weights of the extra ``trained``, and the same network untrained. Images are
 crops of the embedded photographs and, with an image folder of CIFAR-10, its test images, all at 224x224
 pixels. Labels are those that the trained network predicts, as a client of a good model has them, or random
@@ -30,6 +31,7 @@ from fl_app.models.efficientnet_lite_weights import CLASSES, MEAN, SIZE, STD, tr
 LAYER = "output"
 CROPS = 6
 """Images of each photograph, and of each class of CIFAR-10."""
+NETWORKS, MODES = ("untrained", "trained"), ("train", "eval")
 DEFENSES = ("none", "sign", "graddrop50", "graddrop90")
 LONGEST = 200
 
@@ -84,8 +86,15 @@ def attacks(samples: int) -> dict[str, LabelAttack]:
     }
 
 
-def main(folder: Path | None, samples: Sequence[int], number: int, defenses: Sequence[str]) -> None:
-    """Print the table."""
+def main(
+    folder: Path | None,
+    samples: Sequence[int],
+    number: int,
+    defenses: Sequence[str],
+    wanted: Sequence[str] = NETWORKS,
+    modes: Sequence[str] = MODES,
+) -> None:
+    """Print the table of the wanted networks and modes."""
     torch.set_num_threads(1)
     nets, inputs = networks(), images(folder)
     trained = nets["trained"].eval()
@@ -94,9 +103,9 @@ def main(folder: Path | None, samples: Sequence[int], number: int, defenses: Seq
     print(f"{len(inputs)} images, {len(predicted.unique())} predicted classes", flush=True)
     drawn = torch.randint(CLASSES, (len(inputs),), generator=torch.Generator().manual_seed(0))
     print(header(["network", "mode", "labels", "N", "defense"]), flush=True)
-    for name, network in nets.items():
+    for name, network in ((name, nets[name]) for name in wanted):
         head = nn.Sequential(OrderedDict({LAYER: network[-1]}))
-        for mode, count in itertools.product(("train", "eval"), samples):
+        for mode, count in itertools.product(modes, samples):
             seen = list(batches(network.train(mode == "train"), inputs, count, number))
             for (words, labels), defense in itertools.product(
                 (("predicted", predicted), ("random", drawn)), defenses
@@ -117,5 +126,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", nargs="+", type=int, default=[10, 50])
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--defenses", nargs="+", choices=DEFENSES, default=["none"])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     asked = parser.parse_args()
-    main(asked.folder, asked.samples, asked.batches, asked.defenses)
+    main(asked.folder, asked.samples, asked.batches, asked.defenses, asked.networks, asked.modes)

@@ -134,7 +134,7 @@ def _client(message: Message, parcel: Parcel, context: Context, records: RecordD
     guard = None
     if parts.plan is not None and _has_policy(context):
         books = Books(account_file(context), records)
-        guard = Guard(policy, parts.plan, books, context.run_id, bundle_hash())
+        guard = Guard(policy, parts.plan, books, context.run_id, bundle_hash(), parts.last_move)
     kind = Client if parts.defense.scheme is None else VectorClient
     return kind(parts, *partition_of(context), policy.audit.allowed, guard)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl_app.client import state as client_state
 from fl_app.client.guard import Guard
 from fl_app.client.inspection import Inspection
+from fl_app.client.movement import LastMove
 from fl_app.client.own_attack import OwnAttack
 from fl_app.client.secure import SecureSettings
 from fl_app.client.state import ClientState, Work
@@ -88,6 +89,8 @@ class ClientParts:
     """Initial weights of the run, if every client can build them itself."""
     settings: str = ""
     """Hash of the settings that determine updates beside the orders; secure rounds compare it."""
+    facts: str = ""
+    """Facts on the task, the server's if the samples are the client's own; secure rounds compare them."""
     privacy: ClientNoise | None = None
     secure: SecureSettings | None = None
     training: bool = True
@@ -105,6 +108,7 @@ class ClientParts:
     models: dict[str, nn.Module] = field(default_factory=dict)
     restored: Restored = field(default_factory=Restored)
     located: Restored = field(default_factory=Restored)
+    last_move: LastMove = field(default_factory=LastMove)
 
 
 @dataclass(frozen=True)

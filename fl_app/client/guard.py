@@ -10,7 +10,7 @@ from functools import cached_property
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fl_app.client.movement import movement
+from fl_app.client.movement import LastMove
 from fl_app.policy import (
     Account,
     AccountFile,
@@ -72,6 +72,7 @@ class Guard:
     number: int
     """Flower's number of the run."""
     bundle: str = ""
+    last_move: LastMove = field(default_factory=LastMove)
     account: Account = field(init=False)
     run: RunAccount = field(init=False)
     since: int = field(init=False)
@@ -119,7 +120,7 @@ class Guard:
         if limit is None or self.plan.noise is not None or not before:
             return True
         most = limit * math.sqrt(self.plan.steps_of(samples))
-        moved = movement(before, after)
+        moved = self.last_move.of(before, after)
         missed = min(max(0, round - self.run.round - 1), 3 * PAUSE)
         allowed = most * (1 + missed / PAUSE)
         if not moved <= allowed:

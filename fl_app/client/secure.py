@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from fl_app.secagg import (
     Identity,
+    ProtocolError,
     Revealed,
     Step,
     Terms,
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _RECORD, _STATE = "secure", "state"
 _REVEALED, _LISTS = "revealed", "lists"
+_SUMMED, _ROUND, _SURVIVORS = "summed", "round", "survivors"
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,11 @@ class SecureMember:
             step = share(self._load(), blob, identity=identity)
         elif kind == ENDORSE and identity is not None:
             step = endorse(self._load(), blob, identity=identity)
-            self._check_difference(Survivors.from_bytes(blob, self.terms).clients)
+            self._check_sum(Survivors.from_bytes(blob, self.terms).clients)
         elif kind == UNMASK:
             step = unmask(self._load(), blob, identity=identity)
             survivors = Request.from_bytes(blob, self.terms).survivors
-            self._check_difference(survivors)
+            self._check_sum(survivors)
             self._remember(survivors)
         else:
             raise MessageError(f"client {self.client}: has no answer to {kind}")
@@ -110,8 +112,20 @@ class SecureMember:
         numbers = record.get(_LISTS) if isinstance(record, ConfigRecord) else None
         return Revealed.from_numbers(map(int, numbers)) if isinstance(numbers, list) else Revealed()
 
-    def _check_difference(self, survivors: Sequence[int]) -> None:
-        """Refuse a sum that differs from an earlier one by too few clients; warn if it differs by one."""
+    def _check_sum(self, survivors: Sequence[int]) -> None:
+        """Refuse a sum whose difference from an earlier one would show the vectors of few clients.
+
+        In another attempt at the same round clients send the same vectors, so only the same sum may be
+        revealed. In other rounds vectors differ: such a sum is refused if the settings say so, and there is
+        a warning if the difference is one client.
+        """
+        last = self._last_sum()
+        if last is not None and last[0] == self._round_name and last[1] != tuple(survivors):
+            raise ProtocolError(
+                f"client {self.client}: survivor list: expected that of an earlier attempt at "
+                f"round {self.terms.round}, {list(last[1])}, got {list(survivors)}: the difference of "
+                "the sums would show vectors"
+            )
         if not self._remembers:
             return
         revealed = self._revealed()
@@ -126,6 +140,7 @@ class SecureMember:
 
     def _remember(self, survivors: Sequence[int]) -> None:
         """Note a sum before the shares for it leave."""
+        self.records[_SUMMED] = ConfigRecord({_ROUND: self._round_name, _SURVIVORS: list(survivors)})
         if not self._remembers:
             return
         numbers = self._revealed().add(survivors).to_numbers()
@@ -134,6 +149,20 @@ class SecureMember:
         else:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_tree(self._file, numbers)
+
+    @property
+    def _round_name(self) -> bytes:
+        return self.terms.run + self.terms.round.to_bytes(4, "big")
+
+    def _last_sum(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """Return the last sum that this client gave shares for: its round in its run, and its clients."""
+        record = self.records.get(_SUMMED)
+        if not isinstance(record, ConfigRecord):
+            return None
+        round, survivors = record[_ROUND], record[_SURVIVORS]
+        if not (isinstance(round, bytes) and isinstance(survivors, list)):
+            raise MessageError(f"client {self.client}: cannot read which sum it revealed last")
+        return round, tuple(map(int, survivors))
 
     def _identity(self) -> Identity | None:
         folder = self.settings.identities

@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl_app.client.client import Client, Start, measured, remembers
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
+from fl_app.policy import Refusal
 from fl_app.privacy import ClientNoise, NoiseGrid, Release
 from fl_app.privacy.draws import OwnDraws
-from fl_app.secagg import Job, Terms
+from fl_app.secagg import Job, Terms, hash_config
 from fl_app.seeding import generator_for
 from fl_app.sketches import Picked, Sketch, flatten, mask_coordinates, scatter
 from fl_app.storage.fingerprint import hash_tensors
-from fl_app.training import parameters
+from fl_app.training import parameters, state_buffers
 from fl_app.training.constrained import confine
 from fl_app.transforms import State
 from fl_app.types import Update
@@ -143,6 +144,15 @@ class VectorClient(Client):
             )
         return scatter(values, coordinates, start)
 
+    def _model(self, order: Order) -> nn.Module:
+        """Return the model of the order; refuse one whose buffers would leave beside the vector."""
+        model = super()._model(order)
+        if self._secretive and state_buffers(model):
+            raise Refusal(
+                "buffers", f"client {self.client}: its model has buffers, and only a vector may leave"
+            )
+        return model
+
     @property
     def _secretive(self) -> bool:
         """True if nothing but the vector may leave."""
@@ -177,9 +187,16 @@ class VectorClient(Client):
             seed=plan.seed,
             clip=plan.clip,
             settings=parts.settings,
+            facts=parts.facts,
+            config=hash_config(parcel.config),
         ).digest
         member.check_job(job)
         terms = member.terms
+        if order.round != terms.round:  # the round seeds the draw of a batch, and every sum must have its own
+            raise MessageError(
+                f"client {self.client}: expected an order of round {terms.round}, which was agreed on, "
+                f"got one of round {order.round}"
+            )
         privacy = self._privacy
         if privacy is None:
             return member.mask(parcel.secure, values.cpu().numpy(), job)

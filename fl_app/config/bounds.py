@@ -15,6 +15,7 @@ MOST: Mapping[str, float] = {
     "attempts": 100,
     "batch_size": 1 << 16,
     "bound": 1 << 20,
+    "canaries": 1 << 16,
     "chunk": 1 << 16,
     "classes": 1 << 16,
     "clients": 1 << 16,
@@ -32,6 +33,7 @@ MOST: Mapping[str, float] = {
     "max_tokens": 1 << 12,
     "mels": 512,
     "min_clients": 1 << 16,
+    "partitions": 1 << 16,
     "per_client": 1 << 16,
     "public_steps": 1 << 16,
     "rounds": 1 << 20,
@@ -51,6 +53,8 @@ MOST: Mapping[str, float] = {
     "width": 1 << 14,
 }
 """Largest value by a key's last name; numbers in a list go by the list's name."""
+MOST_ARGUMENT = 1 << 16
+"""Largest value below a key ``arguments``: such as a partitioner's number of partitions."""
 MOST_ELSEWHERE = 1e12
 """Largest value of all other numbers: rates, factors, seconds of the server."""
 LEAST: Mapping[str, float] = {"alpha": 1e-3}
@@ -68,7 +72,8 @@ def check_bounds(config: Mapping[str, Any]) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         names = [part for part in entry.path if not part.isdigit()]
-        most, least = MOST.get(names[-1], MOST_ELSEWHERE), LEAST.get(names[-1], -math.inf)
+        elsewhere = MOST_ARGUMENT if "arguments" in names else MOST_ELSEWHERE
+        most, least = MOST.get(names[-1], elsewhere), LEAST.get(names[-1], -math.inf)
         if not (least <= value and abs(value) <= most):  # so is no NaN
             raise ConfigError(f"{WHO}: {entry.key} must be at most {most:g} in size, got {value!r}")
     _check_data(config.get("data") or {})

@@ -63,7 +63,7 @@ KNOWN_IMAGES = ("none", "test", "held_out")
 _NO_ATTACK = "attack: choose one; attack=none attacks nothing"
 
 
-_JOB = ("model", "training", "defense", "data", "batch_size", "balance", "bn", "dtype", "seed")
+_JOB = ("model", "training", "defense", "data", "partition", "batch_size", "balance", "bn", "dtype", "seed")
 """Settings that decide what a client's training order comes to."""
 _PLACES = ("root", "download")
 _SHARED_NOISE = (
@@ -138,6 +138,7 @@ def client_parts(overrides: str, trust: Trust = NOBODY, own: OwnData | None = No
         seed=cfg.seed,
         start=lru_cache(maxsize=1)(lambda: _weights(_model(cfg, spec, defense))),
         settings=_hash_job_settings(cfg),
+        facts=facts_of(dataset).to_json() if own is None else own.facts,
         privacy=privacy,
         plan=describe(cfg, spec, defense, privacy),
         secure=_secure_settings(cfg),

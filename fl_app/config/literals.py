@@ -58,7 +58,7 @@ def _check_depth(override: str) -> None:
 def _parse(override: str) -> Override:
     try:
         (parsed,) = OverridesParser.create().parse_overrides([override])
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # a ValueError: a number of thousands of digits
         raise ConfigError(f"{WHO}: {error}") from error
     return parsed
 

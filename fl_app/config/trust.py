@@ -29,7 +29,7 @@ TRUST_CONFIG, ALLOW_TARGETS, OWN_OVERRIDES = "trust-config", "allow-targets", "o
 """Keys of a node-config."""
 BUILT = ("model", "data", "partition", "defense", "training", "dp", "public", "schedule", "strategy")
 """Keys that name what a run is built of."""
-PLACES = ("root", "pieces", "tokenizer", "init", "identities", "download", "pool")
+PLACES = ("root", "dataset", "subset", "pieces", "tokenizer", "init", "identities", "download", "pool")
 """Names of settings that make a client read a file, or fetch one."""
 _SPECIAL = re.compile(r"_\w+_")
 

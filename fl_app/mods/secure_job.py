@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,7 +14,7 @@ from fl_app.mods.arrays import Unreadable, read_arrays
 from fl_app.mods.memory import layout_of
 from fl_app.mods.packed import record_of
 from fl_app.mods.records import check_shapes
-from fl_app.secagg import Job
+from fl_app.secagg import Job, hash_config
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.types import Update
 
@@ -73,8 +71,6 @@ class SecureJob:
     @property
     def digest(self) -> bytes:
         """Digest of all that decides a client's vector except its data."""
-        facts = [*self.summed.__dict__.items(), *sorted((self.config or {}).items())]
-        text = json.dumps([(name, repr(value)) for name, value in facts])
         job = Job(
             model=layout_of(self.base),
             weights=hash_tensors(self.base.values()),
@@ -83,7 +79,8 @@ class SecureJob:
             coordinates="",
             seed=0,
             clip=0.0,
-            settings=hashlib.sha256(text.encode()).hexdigest(),
+            settings=hash_config(asdict(self.summed)),
+            config=hash_config(self.config or {}),
         )
         return job.digest
 

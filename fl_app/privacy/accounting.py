@@ -20,8 +20,8 @@ from fl_app.privacy.sampling_without_replacement import divergence_without_repla
 
 ACCOUNTANTS = ("rdp", "prv", "moments", "auto")
 """rdp: Rényi, quick, an upper bound; prv: privacy loss distributions, tighter and slower, up to an epsilon
-of 100 (rdp above); moments: Rényi with the looser conversion of the moments accountant, which the FL-TOP
-paper uses; auto: the lowest valid bound for the mechanism."""
+of 100 and for a delta that floats resolve (else rdp); moments: Rényi with the looser conversion of the
+moments accountant, which the FL-TOP paper uses; auto: the lowest valid bound for the mechanism."""
 
 WHOLE_ORDERS = (*range(2, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512)
 BROKEN_ORDERS = (
@@ -64,8 +64,9 @@ class Ledger:
     spent: dict[int, Spent] = field(default_factory=dict)
     sampling: str = "poisson"
     discrete: bool = False
-    """True if the noise is a discrete Gaussian. Its divergences are known at whole orders, where they equal
-    those of the continuous Gaussian (shifts by whole numbers preserve its normalisation)."""
+    """True if the noise is a discrete Gaussian. Sampled, its divergences are known at whole orders, where
+    they equal those of the continuous Gaussian (shifts by whole numbers preserve its normalisation); without
+    sampling those of the continuous one bound them at all orders (Canonne, Kamath and Steinke, 2020)."""
 
     def __post_init__(self) -> None:
         """Refuse an unknown accountant, or one that does not support the mechanism."""
@@ -141,7 +142,7 @@ def _epsilon(accountant: str, history: History, delta: float, sampling: str, dis
         return _prv_epsilon(history, delta, sampling)
     if sampling == "fixed":
         return _bound(history, delta, WHOLE_ORDERS, accountant, divergence_without_replacement)
-    if discrete or accountant == "moments":
+    if accountant == "moments" or (discrete and any(rate < 1 for _, rate, _ in history)):
         return _bound(history, delta, WHOLE_ORDERS, accountant)
     return _rdp_epsilon(history, delta)
 
@@ -161,14 +162,18 @@ def _prv_epsilon(history: History, delta: float, sampling: str) -> float:
     if not coarse <= _LARGEST_EPSILON or (sampling == "poisson" and coarse <= _OPACUS_ERROR):
         return coarse
     if sampling == "fixed":
-        return epsilon_without_replacement(history, delta)
+        return min(coarse, epsilon_without_replacement(history, delta))
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
     accountant.history = list(history)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # log(0) at a sampling rate of 1 is intended
-        return float(accountant.get_epsilon(delta))
+        try:
+            found = float(accountant.get_epsilon(delta))
+        except ValueError:  # delta is below the rounding errors of the transform
+            return coarse
+    return min(coarse, max(0.0, found)) if math.isfinite(found) else coarse
 
 
 def _rdp_epsilon(history: History, delta: float) -> float:

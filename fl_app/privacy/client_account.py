@@ -106,7 +106,7 @@ class ClientAccount:
 
     def _server_epsilon(self, cost: float) -> float:
         # the server knows who takes part: no sampling, and a client is compared with its absence
-        ledger = Ledger("rdp" if self.accountant == "prv" and self.discrete else self.accountant)
+        ledger = Ledger(self.accountant, discrete=self.discrete)
         ledger.charge(_ANYBODY, Release(1.0, 1 / math.sqrt(cost), 1, self.delta))
         return ledger.epsilon() or 0.0
 

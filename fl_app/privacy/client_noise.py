@@ -113,9 +113,10 @@ class ClientNoise(ABC):
     def draw(self, clients: Sequence[int], generator: torch.Generator, server_round: int) -> list[int]:
         """Return those of ``clients`` that take part; there may be any number."""
 
+    @property
     @abstractmethod
-    def divisor(self, counted: int) -> float:
-        """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""
+    def divisor(self) -> float:
+        """The divisor that turns a sum into a step of the model: the same, whoever is in the sum."""
 
     @property
     def largest_cohort(self) -> int:

@@ -1,8 +1,8 @@
 """Cohorts: the clients drawn in a round, and the divisor of their sum.
 
-Privacy accounting assumes an independent coin flip for each client. The sum is then
-divided by the expected number of clients: the actual number depends on whether a
-client is present.
+A sum is divided by a number that depends on settings alone: by the expected number of coins, or by that of
+a fixed draw. The number of vectors in the sum depends on single clients, and thousands of noisy coordinates
+would show by what they were divided.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def draw_fixed(
     return [client for client in clients if client in drawn]
 
 
-def mean_divisor(sampling: str, *, rate: float, clients: int, counted: int) -> float:
-    """Return the divisor that turns the sum of ``counted`` updates into the step of the model."""
+def mean_divisor(sampling: str, *, rate: float, clients: int) -> float:
+    """Return the divisor that turns a sum of updates into the step of the model, whoever is in it."""
     if sampling not in SAMPLINGS:
         raise ValueError(f"mean_divisor: sampling must be one of {', '.join(SAMPLINGS)}; got {sampling!r}")
-    return rate * clients if sampling == "poisson" else float(counted)
+    return rate * clients if sampling == "poisson" else float(fixed_count(clients, rate))

@@ -124,6 +124,7 @@ class ClientLevel(ClientNoise):
             return draw_fixed(clients, everybody=self.clients, rate=self.rate, generator=source)
         return draw_poisson(clients, self.rate, source)
 
-    def divisor(self, counted: int) -> float:
-        """Return the divisor that turns a sum over ``counted`` clients into a step of the model."""
-        return mean_divisor(self.sampling, rate=self.rate, clients=self.clients, counted=counted)
+    @property
+    def divisor(self) -> float:
+        """The divisor that turns a sum into a step of the model."""
+        return mean_divisor(self.sampling, rate=self.rate, clients=self.clients)

@@ -92,6 +92,7 @@ class TakeTurns(ClientNoise):
         turn = (server_round - 1) % self.separation
         return [client for client in clients if client % self.separation == turn]
 
-    def divisor(self, counted: int) -> float:
-        """Return the average number of clients of a turn, whichever clients are present."""
+    @property
+    def divisor(self) -> float:
+        """The average number of clients of a turn, whichever clients are present."""
         return self.clients / self.separation

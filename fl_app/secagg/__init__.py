@@ -8,7 +8,7 @@ from fl_app.secagg.errors import ProtocolError, QuorumError, RoundFailed, Spoile
 from fl_app.secagg.fixed_point import FixedPoint, fit_fixed_point
 from fl_app.secagg.graph import Assumptions, Neighbourhood, fit_neighbourhood, most_colluding
 from fl_app.secagg.identities import Identity, create_identities, load_identity, load_pinned
-from fl_app.secagg.job import Job
+from fl_app.secagg.job import Job, hash_config
 from fl_app.secagg.revealed import Revealed
 from fl_app.secagg.server import SecureRound, SecureSum
 from fl_app.secagg.terms import Terms, check_quorum, smallest_threshold
@@ -34,6 +34,7 @@ __all__ = [
     "endorse",
     "fit_fixed_point",
     "fit_neighbourhood",
+    "hash_config",
     "load_identity",
     "load_pinned",
     "mask",

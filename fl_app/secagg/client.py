@@ -73,8 +73,9 @@ def offer(
 
     ``job`` is the digest of the `Job` that this client knows of; None if the order comes with
     exchange 3, where `mask` checks it. ``previous`` is the last state of this client, of any round:
-    an invitation that is not newer is a replay. ``min_clients`` is the smallest cohort it accepts,
-    ``assumed`` the collusion and dropout that a sparse graph must withstand.
+    an invitation that is not newer is a replay, and with ``identity`` so is one to another run.
+    ``min_clients`` is the smallest cohort it accepts, ``assumed`` the collusion and dropout that a sparse
+    graph must withstand.
     """
     terms = Terms.from_bytes(invitation)
     if not is_private(terms.neighbourhood, len(terms.participants), assumed):
@@ -86,7 +87,7 @@ def offer(
     if job is not None:
         check_job(terms, client, job)
     if previous is not None:
-        _check_newer(terms, client, read_stage(previous).terms)
+        _check_newer(terms, client, read_stage(previous).terms, one_run=identity is not None)
     stage = Offered(terms, client, make_private_key(), make_private_key(), os.urandom(SECRET_BYTES))
     advert = Advert(client, Agreement(stage.sealing_key).public, Agreement(stage.masking_key).public)
     if identity is not None:
@@ -230,7 +231,12 @@ def check_job(terms: Terms, client: int, job: bytes) -> None:
         )
 
 
-def _check_newer(terms: Terms, client: int, last: Terms) -> None:
+def _check_newer(terms: Terms, client: int, last: Terms, *, one_run: bool) -> None:
+    if one_run and terms.run != last.run:  # else an active server could ask for every round twice
+        raise ProtocolError(
+            f"client {client}: expected an invitation to run {last.run.hex()}, as before, "
+            f"got {terms.run.hex()}"
+        )
     if terms.run == last.run and (terms.round, terms.attempt) <= (last.round, last.attempt):
         raise ProtocolError(
             f"client {client}: expected an invitation after {last.name}, got {terms.name}: old, or replayed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 
@@ -30,12 +31,24 @@ class Job:
     clip: float
     settings: str = ""
     """Hash of a client's training settings: local steps, batch size, defense, data."""
+    facts: str = ""
+    """Facts on the task, by which clients read samples of their own, or ""."""
+    config: str = ""
+    """Hash of the settings that an order has for the user's own training function, see `hash_config`."""
 
     @property
     def digest(self) -> bytes:
         """The SHA-256 of the job; floats enter bit by bit."""
         facts = {name: _exact(value) for name, value in asdict(self).items()}
         return hashlib.sha256(b"FLSA job" + json.dumps(facts, sort_keys=True).encode()).digest()
+
+
+def hash_config(config: Mapping[str, object]) -> str:
+    """Return the SHA-256 of settings, exact to the type and the last bit; "" if there are none."""
+    if not config:
+        return ""
+    facts = [(name, repr(value)) for name, value in sorted(config.items())]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _exact(value: float | str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_app.privacy import ClientAccount, ClientNoise, NoiseGrid, RecordLevel, TakeTurns, TurnAccount
 from fl_app.results import Exchange, Privacy, RecordPrivacy, SecureSum
-from fl_app.secagg import Job, ProtocolError, RoundFailed
+from fl_app.secagg import Job, ProtocolError, RoundFailed, hash_config
 from fl_app.seeding import SERVER, generator_for, seed_for
 from fl_app.sketches import Scheme, Sketch, everything
 from fl_app.storage.fingerprint import hash_tensors
@@ -127,7 +127,7 @@ class FLStd(FedAvg):
             )
         self.noise_stream = privacy.stream() if isinstance(privacy, TakeTurns) else None
         """Noise of all rounds, if it is correlated."""
-        self._settings = "" if run is None else run.settings
+        self._settings, self._task_facts = ("", "") if run is None else (run.settings, run.facts)
         self._scheme = everything() if scheme is None else scheme
         self.total_entries = sum(p.numel() for p in parameters(model).values())
         self.cohort_charges = None if privacy is None else charges_of(privacy)
@@ -450,9 +450,8 @@ class FLStd(FedAvg):
         return generator_for(self._seed, self.records[-1].round, SERVER, f"noise/{self._attempt}")
 
     def average(self, total: RunningSum) -> Update:
-        """Return the sum over the number of clients, or over the expected number under Poisson sampling."""
-        counted = round(total.weight)
-        return total.over(counted if self.privacy is None else self.privacy.divisor(counted))
+        """Return the sum over the number of clients, or under noise over a number that shows nobody."""
+        return total.over(round(total.weight) if self.privacy is None else self.privacy.divisor)
 
     def step(self, mean: Update, server_round: int) -> Update:
         """Return the weights after the mean change."""
@@ -502,6 +501,8 @@ class FLStd(FedAvg):
             seed=round_seed(self._seed, server_round),
             clip=self.clip,
             settings=self._settings,
+            facts=self._task_facts,
+            config=hash_config({} if self._config is None else self._config),
         )
 
     def _name_refused(self, aggregation: SecureAggregation, counted: Collection[int] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -132,8 +133,8 @@ def run(federation: Harness, overrides: str) -> dict[str, Any]:
     """Run the app to its end and return the result."""
     code, said = Training(federation, overrides).end()
     assert code == 0, said
-    # a stream that was taken up again says some lines twice
-    (report,) = {line.split("report: ")[1].strip() for line in said.splitlines() if "report: " in line}
+    # a stream that was taken up again says some lines twice, and parts of lines
+    (report,) = set(re.findall(r"report: (\S+/report\.html)\s*$", said, re.MULTILINE))
     folder = federation.volume("runs").parent / Path(report).parent
     assert (folder / "report.html").is_file()
     return json.loads((folder / "result.json").read_text())

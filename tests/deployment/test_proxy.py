@@ -8,11 +8,15 @@ import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from deployed import harness, needs_flower, operator
+from deployed import SMALL, harness, needs_flower, operator, run
+from disturbed_runs import DGP
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
 
 from fl_app.deploy.certificates import make_secrets
 from fl_app.deploy.flower_command import flower_command
@@ -192,8 +196,8 @@ def stranger(address):
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
 
-    def post(path):
-        connection.request("POST", path, headers={"content-type": "application/protobuf"})
+    def post(path, body=b""):
+        connection.request("POST", path, body=body, headers={"content-type": "application/protobuf"})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -219,3 +223,31 @@ def test_a_stranger_at_the_port_of_a_federation_starts_registers_and_takes_nothi
             assert "403" in flower.run("list", "--format", "json").stdout
         with flower_command(address, trust, operator(federation)) as flower:
             assert json.loads(flower.run("supernode", "list", "--format", "json").stdout)["success"] is True
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_stranger_that_asks_for_the_tasks_of_a_run_all_the_time_takes_none_of_them(tmp_path):
+    """Whoever gets a task of a run has its token: it reads the orders and answers in the node's place."""
+    asked = AcquireTaskRequest(supported_task_types=[*TaskType]).SerializeToString()
+    with harness(tmp_path) as federation:
+        federation.up()
+        over, answers = threading.Event(), Counter()
+
+        def take():
+            with stranger(f"{federation.address('superlink')}:8000") as post:
+                while not over.wait(0.02):
+                    answers[post("/v1/runtime/acquire-task", asked)[0]] += 1
+
+        thief = threading.Thread(target=take, daemon=True)
+        thief.start()
+        try:
+            result = run(federation, f"{SMALL} {DGP} rounds=2")
+        finally:
+            over.set()
+            thief.join(60)
+    assert not thief.is_alive()
+    assert answers.keys() == {404}
+    assert answers[404] > 20
+    assert [row["clients"] for row in result["rounds"]] == [3, 3]
+    assert not any(row["failures"] for row in result["rounds"])

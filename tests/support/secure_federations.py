@@ -71,9 +71,10 @@ class Federation:
     """What it gets."""
     own: Mapping[int, str] | None = None
     """Settings of single clients."""
+    small: str = TINY
 
     def __post_init__(self) -> None:
-        text = f"{TINY} secagg=on {self.overrides}"
+        text = f"{self.small} secagg=on {self.overrides}"
         self.parts = server_parts(text)
         assert isinstance(self.parts.strategy, FLStd)
         self.strategy = self.parts.strategy

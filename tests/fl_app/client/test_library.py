@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from fl_app import strategies
 from fl_app.client import SecureSettings, app
 from fl_app.defenses import fl_basic, fl_cs, fl_std, fl_top, soteria
-from fl_app.flower import InlineGrid
+from fl_app.flower import InlineGrid, TappedGrid
 from fl_app.privacy import ClientLevel
+from fl_app.secagg import create_identities
 from fl_app.strategies import (
     ADGP,
     FLCS,
@@ -181,6 +182,49 @@ def test_a_secure_sum_is_the_plain_mean_and_survives_a_dropout():
     ]
     assert [record.clients for record in secure.records] == [5, 4, 5]
     torch.testing.assert_close(*map(weights_of, ends), rtol=0, atol=1e-4)
+
+
+class Unlike:
+    """An active server: all clients but the first are told other settings of the user's own function."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def on_send(self, message):
+        config, first = (
+            message.content.config_records.get("config"),
+            message.metadata.dst_node_id == self.first,
+        )
+        if config is not None and not first:
+            message.content["config"] = ConfigRecord({**config, **self.told})
+        return message
+
+    def on_reply(self, sent, reply):
+        return reply
+
+
+@pytest.mark.parametrize("told", [{"factor": 1e-3}, {"lr": 1e-4}, {"factor": 1}])
+def test_no_client_masks_if_others_were_told_other_settings_of_their_function(tmp_path, told):
+    """Settings that silence all clients but one would make the sum that one's vector."""
+
+    def scaled(model, context, config):
+        return train(model, context, {**config, "lr": config["lr"] * config["factor"]})
+
+    create_identities(tmp_path, range(CLIENTS))
+    strategy = FLStd(net(), 0.1, aggregation=SecureAggregation(min_clients=2, identities=tmp_path))
+    tap = Unlike(told)
+    grid = InlineGrid(app(net, scaled, defense=fl_std(), secagg=SecureSettings(2, tmp_path)), CLIENTS)
+    tap.first = next(iter(grid.get_node_ids()))
+    with suppress(NoUpdateUsed):
+        strategy.start(
+            grid=TappedGrid(grid, tap),
+            initial_arrays=ArrayRecord(started().state_dict()),
+            num_rounds=1,
+            train_config=ConfigRecord({"factor": 1.0}),
+        )
+    refused = {f.client for f in failures(strategy) if "expected the job that was agreed on" in f.reason}
+    assert refused == {1, 2, 3}
+    assert strategy.records[0].clients == 0
 
 
 @pytest.mark.parametrize("masked", [False, True])

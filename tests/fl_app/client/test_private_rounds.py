@@ -4,10 +4,16 @@ import logging
 
 import pytest
 from federations import train, with_update
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 
+from fl_app.client.vector_client import VectorClient
+from fl_app.config.build import client_parts
+from fl_app.models import build_model
+from fl_app.policy import Refusal
 from fl_app.privacy import Ledger, Release
-from fl_app.wire.messages import pack_reply, unpack_reply
+from fl_app.training import parameters
+from fl_app.wire import encode
+from fl_app.wire.messages import Order, Parcel, Plan, Reply, pack_reply, unpack_reply
 
 PRIVATE = "defense=dp_sgd clients=3"
 
@@ -98,3 +104,22 @@ def test_an_impossible_release_is_the_clients_fault_and_nobody_elses():
         assert [failure.client for failure in record.failures] == [1]
         assert record.clients == 2
         assert record.epsilon is not None
+
+
+def answer_alone(settings: str) -> Reply:
+    """Let a client answer one order for a model that the settings name, whatever a server would say of it."""
+    small = "model=convnet data.train_per_class=2 data.test_per_class=1 defense=fl_std clients=5 threads=1"
+    parts = client_parts(f"{small} {settings}")
+    model = build_model(parts.model, allowed=[parts.model.target])
+    plan = Plan(start="", coordinates="", seed=1, cohort=5, clip=1.0)
+    parcel = Parcel(Order(1, 0, 0.1, parts.model.hash, 1), encode(parameters(model)), plan=plan)
+    return VectorClient(parts, 0, 5, allow_audit=False).answer(parcel, RecordDict())[0]
+
+
+@pytest.mark.parametrize("private", ["dp=client dp.clip=1", "secagg=on"])
+def test_no_statistics_of_layers_leave_beside_a_private_vector(private):
+    """A server refuses models with buffers before the run; an active one sends them nevertheless."""
+    with pytest.raises(Refusal, match="statistics of layers"):
+        answer_alone(f"model.norm=batch {private}")
+    assert answer_alone("model.norm=batch").buffers
+    assert answer_alone("model.norm=none dp=client dp.clip=1").update

@@ -21,7 +21,7 @@ from hostile_server import (
     worst_match,
 )
 
-from fl_app.client.movement import movement
+from fl_app.client.movement import LastMove, movement
 from fl_app.client_app import app
 from fl_app.flower import InlineGrid
 from fl_app.models import ModelSpec
@@ -194,6 +194,15 @@ def test_movement_is_of_single_tensors_and_infinite_where_it_cannot_be_told():
     # one that starts at 0 counts by the smallest entries that there are
     both = {"w": torch.zeros(2, 2), "v": torch.full((2, 2), 0.5)}
     assert movement(both, {**both, "w": torch.ones(2, 2)}) == pytest.approx(2)
+
+
+def test_clients_of_one_process_share_a_move_of_the_very_same_models_alone():
+    before = {"w": torch.ones(3, 3)}
+    near, far = ({"w": before["w"] + by} for by in (0.1, 9.0))
+    last = LastMove()
+    # another model under the same name, equal numbers in another tensor, and the first one again
+    pairs = [(before, near), (before, far), (far, near), ({"w": before["w"].clone()}, near), (before, near)]
+    assert [last.of(*pair) for pair in pairs] == [movement(*pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("value", [1e2, 1e15, 1e20])

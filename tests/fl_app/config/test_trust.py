@@ -64,6 +64,9 @@ BEYOND = [
 FILES = [
     "data=imagefolder data.root=/etc",
     "data=cifar10 data.root=/etc",
+    "data=federated data.dataset=/home/clinic/scans",  # a hub's name may be a local folder, too
+    "data=federated data.dataset=scans",
+    "data=federated data.subset=/home",
     "+data.root=/etc",
     "data=speech data.root=data data.pieces=/etc/passwd",
     "+data.more._target_=fl_app.data.imagefolder +data.more.root=/etc",

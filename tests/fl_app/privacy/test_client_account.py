@@ -3,14 +3,17 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
+from scipy.special import logsumexp
 from scipy.stats import norm
 
 from fl_app.privacy import Ledger, Release, calibrate
 from fl_app.privacy.client_account import ClientAccount
+from fl_app.privacy.gaussian_privacy import gaussian_epsilon
 from fl_app.privacy.noise_shares import NoiseShares
 
 DELTA = 1e-5
@@ -91,6 +94,24 @@ def test_rounds_of_different_noise_add_up_for_the_server(accountant):
         account.charge(rate=0.01, multiplier=5.0, cohort=[7], server_multiplier=multiplier)
         ledger.charge(0, Release(1.0, multiplier, 1, DELTA))
     assert account.epsilon_server == pytest.approx(ledger.epsilon(), rel=0.01)
+
+
+@pytest.mark.parametrize("accountant", ["auto", "rdp", "moments"])
+def test_the_servers_epsilon_of_discrete_noise_is_a_bound_for_discrete_noise(accountant):
+    """The exact epsilon of the continuous Gaussian is none: here the discrete one spends more than delta."""
+    deviation, shift = 15, 64
+    account = ClientAccount(DELTA, accountant=accountant, discrete=True)
+    account.charge(rate=0.01, multiplier=5.0, cohort=[0], server_multiplier=deviation / shift)
+
+    def spent(epsilon: float) -> float:
+        """Return delta of the two discrete Gaussians, summed exactly."""
+        numbers = np.arange(-40 * deviation, 40 * deviation + shift)
+        logs = np.stack([-((numbers - moved) ** 2) / (2 * deviation**2) for moved in (0, shift)])
+        near, far = np.exp(logs - logsumexp(logs[0]))
+        return float(np.clip(far - math.exp(epsilon) * near, 0, None).sum())
+
+    assert spent(gaussian_epsilon(shift / deviation, DELTA)) > DELTA
+    assert spent(account.epsilon_server) <= DELTA
 
 
 def test_without_secure_aggregation_the_server_learns_far_more():

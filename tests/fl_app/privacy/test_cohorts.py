@@ -74,13 +74,15 @@ def test_certain_coins_draw_all():
     assert draw_poisson([], 0.5, None) == []
 
 
-def test_only_a_fixed_draw_is_divided_by_its_size():
-    assert mean_divisor("poisson", rate=1 / 60, clients=6000, counted=83) == pytest.approx(100)
-    assert mean_divisor("fixed", rate=1 / 60, clients=6000, counted=83) == 83
+def test_a_sum_is_divided_by_the_number_that_settings_give():
+    assert mean_divisor("poisson", rate=1 / 60, clients=6000) == pytest.approx(100)
+    assert mean_divisor("poisson", rate=0.3, clients=5) == pytest.approx(1.5)
+    assert mean_divisor("fixed", rate=0.3, clients=5) == 2
+    assert mean_divisor("fixed", rate=1e-6, clients=5) == 1
 
 
 def test_what_is_no_rate_or_sampling_is_refused():
     with pytest.raises(ValueError, match=r"draw_poisson: rate must be in \(0, 1\], got 0"):
         draw_poisson([1], 0, None)
     with pytest.raises(ValueError, match="sampling must be one of poisson, fixed; got 'all'"):
-        mean_divisor("all", rate=1, clients=1, counted=1)
+        mean_divisor("all", rate=1, clients=1)

@@ -43,10 +43,10 @@ def test_memory_is_bounded_and_forgets_the_oldest():
     assert revealed.lists[0] == (5, 1000)
 
 
-def asked(folder, round, survivors, *, least, records=None, identities=None):
+def asked(folder, round, survivors, *, least=0, records=None, identities=None, attempt=0):
     """Let client 1 answer for a survivor list in a round of its own; return what it remembers."""
     signed = identities is not None
-    terms = make_terms(8, round=round, signed=signed)
+    terms = make_terms(8, round=round, attempt=attempt, signed=signed)
     cohort = Cohort({client: np.zeros(3) for client in range(8)}, identities or {})
     play(terms, cohort, until="endorse" if signed else "unmask")
     records = RecordDict() if records is None else records
@@ -102,3 +102,21 @@ def test_in_signed_rounds_it_refuses_before_it_signs(tmp_path):
     asked(tmp_path, 1, ALL, least=2)
     with pytest.raises(ProtocolError, match="got 1"):
         asked(tmp_path, 2, ONE_LESS, least=2, identities=identities)
+
+
+@pytest.mark.parametrize("survivors", [ONE_LESS, (1, 2, 3, 4, 5, 6)])
+def test_one_round_reveals_one_sum_however_often_it_is_tried(survivors):
+    """Clients send the same vectors in all attempts: the difference of two sums would be exact."""
+    records = asked(None, 3, ALL)
+    with pytest.raises(ProtocolError, match="that of an earlier attempt at round 3"):
+        asked(None, 3, survivors, records=records, attempt=1)
+    asked(None, 3, ALL, records=records, attempt=2)
+    asked(None, 4, survivors, records=records)
+
+
+def test_in_a_signed_round_it_signs_no_second_list_of_the_round(tmp_path):
+    create_identities(tmp_path / "keys", range(8))
+    identities = {client: load_identity(tmp_path / "keys", client) for client in range(8)}
+    records = asked(None, 3, ALL)
+    with pytest.raises(ProtocolError, match="that of an earlier attempt at round 3"):
+        asked(tmp_path, 3, ONE_LESS, records=records, attempt=1, identities=identities)

@@ -72,6 +72,18 @@ def test_an_old_or_replayed_invitation_is_refused():
         offer(fresh.to_bytes(), client=1, previous=previous)
 
 
+def test_a_client_with_identities_takes_part_in_one_run_only(folder):
+    """Under another run's name a server could ask for every round twice."""
+    identity = load_identity(folder, 1)
+    previous = offer(make_terms(5, round=3, signed=True).to_bytes(), client=1, identity=identity).state
+    for round in (1, 3, 4):
+        other = make_terms(5, round=round, run=bytes(16), signed=True).to_bytes()
+        with pytest.raises(ProtocolError, match=f"expected an invitation to run .*, got {bytes(16).hex()}"):
+            offer(other, client=1, previous=previous, identity=identity)
+    after = make_terms(5, round=4, signed=True).to_bytes()
+    offer(after, client=1, previous=previous, identity=identity)
+
+
 def test_another_model_is_refused_before_anything_is_sent():
     with pytest.raises(ProtocolError, match=r"client 1: expected the job that was agreed on .*, got ffff"):
         offer(TERMS.to_bytes(), client=1, job=b"\xff" * 32)

@@ -239,7 +239,24 @@ def test_silent_clients_do_not_shorten_training():
     assert [r.clients for r in fewer.strategy.records] == [2, 2, 2]
 
 
-def test_a_fixed_draw_is_divided_by_who_is_counted():
+@pytest.mark.parametrize("vanished", [0, 1, 3])
+def test_the_noise_of_a_fixed_draw_shows_nobody_who_vanished(vanished):
+    """Another client in one's place may vanish where this one answers: noise over their number would tell."""
+
+    def lost(order: Message, reply: Message, context: Context) -> Message:
+        return with_update(reply, b"?")
+
+    federated, _ = train(
+        f"{PRIVATE} defense=fl_std dp.sampling=fixed dp.clip=1e-3 dp.epsilon=null dp.noise_multiplier=4 "
+        "rounds=1 fraction=1.0 clients=3",
+        dict.fromkeys(range(vanished), lost),
+    )
+    moved = flatten(federated.strategy.weights) - initial(federated)
+    # the vectors are short beside the noise
+    assert float(moved.std()) == pytest.approx(4e-3 / 3, rel=6 / math.sqrt(2 * N))
+
+
+def test_a_fixed_draw_is_divided_by_its_size():
     federated, tap = train(
         f"{PRIVATE} defense=fl_std dp.sampling=fixed dp.clip=100 dp.epsilon=null dp.noise_multiplier=0.01 "
         "dtype=float64 rounds=2 fraction=0.3"

@@ -5,15 +5,18 @@ import logging
 import math
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import load_file
 from scipy.stats import norm
 from secure_federations import (
@@ -42,6 +45,7 @@ from fl_app.wire.messages import (
     TRAIN,
     UNMASK,
     pack_blob,
+    read_facts,
     replace_order,
     unpack_order,
     unpack_reply,
@@ -450,6 +454,77 @@ def test_no_client_masks_where_others_were_told_of_less_noise(identities, sent):
     federation = Federation(overrides, own={c: sent for c in range(4)}).play()
     assert set(federation.failed()) >= {0, 1, 2, 3}
     assert_unchanged(federation, 1)
+
+
+# An active server that sends different jobs to different clients, by ways other than the order's numbers.
+
+
+def with_round(message: Message, round: int) -> Message:
+    order = unpack_order(message).order
+    replace_order(message, replace(order, round=round), message.content["model"], None, None)
+    return message
+
+
+@pytest.mark.parametrize("victims", [(4,), tuple(EVERYBODY)])
+def test_no_client_masks_for_an_order_of_another_round(identities, victims):
+    """The round seeds the draw of a batch: an order of the same round again would give the same vector."""
+
+    def alter(round: int, kind: str, client: int, message: Message) -> Message:
+        return with_round(message, 7) if kind == TRAIN and client in victims else message
+
+    federation = Federation(f"{TOP} secagg.identities={identities}", alter=alter).play()
+    for client in victims:
+        assert f"client {client}: expected an order of round 1" in federation.failed()[client]
+
+
+def test_no_client_masks_where_others_were_dealt_other_data(identities):
+    overrides = f"{TOP} secagg.identities={identities}"
+    sent = "partition=dirichlet partition.alpha=0.01"
+    federation = Federation(overrides, own={c: sent for c in range(4)}).play()
+    assert set(federation.failed()) >= {0, 1, 2, 3}
+    assert_unchanged(federation, 1)
+
+
+def bring_own_images(identities: Path, owners: Iterable[int], **more: Any) -> Federation:
+    """Return a signed federation in which some clients have images of their own."""
+    root, draw = identities.parent, torch.Generator().manual_seed(0)
+    for folder in (root / "server" / "train", root / "server" / "test", root / "own"):
+        for name in ("ant", "bee"):
+            (folder / name).mkdir(parents=True)
+            for i in range(10):
+                pixels = torch.randint(0, 256, (8, 8, 3), generator=draw, dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(folder / name / f"{i}.png")
+    small = (
+        f"data=imagefolder data.root={root / 'server'} data.size=8 model=mlp model.hidden=[8] clients=5 "
+        "batch_size=4 lr=0.1 attack=none threads=1 dtype=float64"
+    )
+    federation = Federation(f"{TOP} secagg.identities={identities}", small=small, **more)
+    for client in owners:
+        federation.grid.context(federation.nodes[client]).node_config["data-root"] = str(root / "own")
+    return federation
+
+
+@pytest.mark.parametrize("fact", ["std", "class_names"])
+def test_no_client_masks_under_facts_that_others_were_not_given(identities, fact):
+    """Facts scale a client's own samples and number its classes: inputs of 0 silence the first layer."""
+
+    def alter(round: int, kind: str, client: int, message: Message) -> Message:
+        if kind == TRAIN and client != 4:
+            facts = json.loads(read_facts(message))
+            facts[fact] = [1e30] * len(facts[fact]) if fact == "std" else facts[fact][::-1]
+            message.content["facts"] = pack_blob(json.dumps(facts).encode())
+        return message
+
+    federation = bring_own_images(identities, EVERYBODY, alter=alter).play()
+    assert set(federation.failed()) >= {0, 1, 2, 3}
+    assert all("expected the job that was agreed on" in federation.failed()[c] for c in range(4))
+    assert_unchanged(federation, 1)
+
+
+def test_clients_with_samples_of_their_own_and_others_agree_on_the_job(identities):
+    federation = bring_own_images(identities, [0, 3]).play()
+    assert not federation.failed()
+    assert federation.records[0].clients == 5
 
 
 def test_a_client_without_its_key_is_named_and_one_with_keys_wants_signatures(identities):

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,3 +86,30 @@ def test_an_accused_client_comes_back_once():
             excluded = search.cleared(here, round=round)
     assert excluded == {4}
     assert max(later - sooner for sooner, later in itertools.pairwise(rounds)) > SITS_OUT
+
+
+@pytest.mark.parametrize("count", [8, 10, 20, 40])
+def test_a_liar_that_first_wins_trust_frames_nobody(count):
+    """It begins a search, is silent until it is in the base, and spoils sums into which others are taken."""
+    liar, trusted = 0, set()
+
+    def lies(round, cohort):
+        if liar not in cohort:
+            return False
+        everybody = len(cohort) == count
+        spoils = everybody or (liar in trusted and not set(cohort) <= trusted)
+        if everybody:
+            trusted.clear()
+        elif not spoils:
+            trusted.update(cohort)
+        return spoils
+
+    excluded, bad = simulate(range(count), lies, 300)
+    assert not excluded - {liar}
+    assert len(bad) > 50, "it does spoil rounds, and is not found"
+
+
+@pytest.mark.parametrize("count", [10, 30])
+def test_liars_that_take_turns_frame_nobody(count):
+    excluded, _ = simulate(range(count), lambda round, cohort: round % 2 in cohort, 400)
+    assert not excluded - {0, 1}
