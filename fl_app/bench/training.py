@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import OmegaConf
 
 from fl_app.bench.criterion import Criterion
 from fl_app.bench.effort import Effort
@@ -52,7 +55,7 @@ class TrainingBench:
 
     def is_done(self, overrides: list[str]) -> bool:
         """Return whether a run has been finished."""
-        name = cell_name(dict(compose(join_overrides(overrides))))
+        name = cell_name(cast(dict[str, Any], OmegaConf.to_container(compose(join_overrides(overrides)))))
         return (self._place(overrides) / name / "report.html").is_file()
 
     def _place(self, overrides: list[str]) -> Path:
