@@ -15,9 +15,10 @@ RUN pip install --no-deps --require-hashes --requirement requirements.lock
 
 # the weights of LPIPS change with what fetches them, not with the rest of the code
 FROM dependencies AS weights
-COPY attacks/__init__.py attacks/__init__.py
+COPY attacks/__init__.py attacks/base.py attacks/
 COPY attacks/metrics attacks/metrics
-COPY fl_app/__init__.py fl_app/
+COPY fl_app/__init__.py fl_app/types.py fl_app/
+COPY fl_app/torch_backend fl_app/torch_backend
 COPY fl_app/models fl_app/models
 RUN FL_APP_CACHE=/build/cache python -m attacks.metrics.lpips_weights
 

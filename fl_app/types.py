@@ -23,6 +23,10 @@ Tensors = Mapping[str, Tensor] | Sequence[Tensor]
 
 _BALANCE = 1e-3
 """Share of an output gradient's size that its sum over the classes may have from rounding alone."""
+_CLEAR = 1.1
+"""Factor from which the size of an update is no matter of rounding."""
+_SURE = 1e-3
+"""Error of a prediction below which float32 keeps too little of it."""
 _FEATURES = 16
 """Width of an output layer without bias from which the signs of its rows are no coincidence."""
 
@@ -134,6 +138,9 @@ class Observation:
     """Images of the attacker's own: for priors, and for rehearsals of the attack."""
     defend: Callable[[Update], Update] | None = None
     """The client's defense as public code, with a fresh memory; None: not known, or none that works alone."""
+    rehearse: Callable[[Tensor, Tensor], Update] | None = None
+    """The client's whole work as public code, training and defense: from pixels (B, C, H, W) in [0, 1] and
+    labels (B,) to the update that it would send. None: not known, or all is said by ``defend``."""
 
     @classmethod
     def from_gradient(
@@ -259,16 +266,18 @@ class Observation:
         return _checked(seen, who) if check else seen
 
     def likely_mistake(self) -> str | None:
-        """Return in words why the update's sign is likely wrong; None if nothing speaks against it.
+        """Return in words why the update's sign or size is likely wrong; None if nothing speaks against it.
 
         Softmax cross-entropy gives the output layer's bias the gradient ``mean(p - y)``. It sums to zero,
         and only classes of the batch can be below zero in it; with the wrong sign, all others are. Without
         a bias the rows of the weight tell the same if no feature is negative. Pruning or noise breaks the
-        sum, and then nothing is said.
+        sum, and then nothing is said. The size is known for one sample, whose features are the rows of the
+        weight divided by those of the bias; of several samples the bias bounds it.
         """
         rows = self._output_rows()
-        if rows is None:
-            return None
+        return None if rows is None else self._wrong_sign(rows) or self._wrong_size(rows)
+
+    def _wrong_sign(self, rows: Tensor) -> str | None:
         size, classes = rows.abs(), len(rows)
         counts = size > 10 * _BALANCE / classes**0.5 * size.max()
         above = (counts & (rows > 0)).any(dim=1)
@@ -293,17 +302,68 @@ class Observation:
             f"the batch can have; {cause} (or {granted} is wrong, or the loss is no plain cross-entropy)"
         )
 
+    def _wrong_size(self, rows: Tensor) -> str | None:
+        """Return in words that the update is too large or too small; None if it is not, or nothing tells."""
+        steps = self.local_steps
+        if rows.shape[1] > 1 or (steps or 1) > 1 or (self.defense is not None and len(self.defense)):
+            return None
+        found = self._scale_of_one_sample(rows.flatten())
+        rate = 1.0 if steps is None else self.lr or 1.0
+        size = rows.abs().sum().item() / 2
+        if found is None and size > rate * _CLEAR:
+            found = size  # a mean of p - y is never larger than one
+        if found is None or rate / _CLEAR < found < rate * _CLEAR:
+            return None
+        if steps is None:
+            return (
+                f"the update is {found:.3g} times as large as a gradient of the mean loss; a weight "
+                "difference was likely passed as a gradient: use Observation.from_weights (or the update was "
+                "clipped, or the loss is a sum, weighted, or no plain cross-entropy)"
+            )
+        return (
+            f"the weight difference is that of a step with lr={found:.3g}, not {rate:g}; lr or local_steps "
+            "is likely wrong (or the update was clipped, or the loss is no plain cross-entropy)"
+        )
+
+    def _scale_of_one_sample(self, bias: Tensor) -> float | None:
+        """Return the factor between the gradient of the bias and ``p - y`` of the one sample behind it.
+
+        None unless the whole output layer agrees that there is one sample, and with that factor. Of two
+        classes any factor would agree.
+        """
+        name = self._output_name()
+        if name is None or len(bias) < 3:
+            return None
+        parameters = dict(self.model.named_parameters())
+        layer, old = name.removesuffix("weight"), parameters[name].detach().double().cpu()
+        weight = self.update[name].detach().double().cpu()
+        start = parameters[f"{layer}bias"].detach().double().cpu()
+        strongest = int(bias.abs().argmax())
+        sign = -1.0 if self.local_steps is not None else 1.0
+        features = sign * weight[strongest] / bias[strongest]
+        if not _is_close(sign * weight, torch.outer(bias, features)):
+            return None
+        expected = torch.softmax(old @ features + start, dim=0)
+        expected[bias.argmin()] -= 1
+        factor = float(bias @ expected / (expected @ expected).clamp_min(1e-30))
+        clear = factor > 0 and expected.abs().max() > _SURE and _is_close(bias, factor * expected)
+        return factor if clear else None
+
+    def _output_name(self) -> str | None:
+        matrices = [name for name, p in self.model.named_parameters() if p.ndim == 2 and name in self.update]
+        fitting = [name for name in matrices if self.num_classes in (None, len(self.update[name]))]
+        return fitting[-1] if fitting else None
+
     def _output_rows(self) -> Tensor | None:
         """Return the gradient of the output layer's bias (classes, 1) or else of its weight.
 
         None: there is none whose signs tell anything.
         """
-        matrices = [name for name, p in self.model.named_parameters() if p.ndim == 2 and name in self.update]
-        fitting = [name for name in matrices if self.num_classes in (None, len(self.update[name]))]
-        if not fitting:
+        name = self._output_name()
+        if name is None:
             return None
-        weight = self.update[fitting[-1]].detach().double().cpu()
-        bias = self.update.get(f"{fitting[-1].removesuffix('weight')}bias")
+        weight = self.update[name].detach().double().cpu()
+        bias = self.update.get(f"{name.removesuffix('weight')}bias")
         rows = weight if bias is None else bias.detach().double().cpu().view(-1, 1)
         if len(rows) != len(weight) or (bias is None and weight.shape[1] < _FEATURES):
             return None
@@ -315,6 +375,10 @@ class Observation:
         if not balanced:
             return None
         return rows if self.local_steps is None else -rows
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).norm() <= _BALANCE * expected.norm())
 
 
 def _checked(seen: Observation, who: str) -> Observation:

@@ -71,7 +71,8 @@ def merge_rows(weight: Tensor, sent: Tensor) -> list[Merged]:
                 taken[other] = True
                 rows.append(other)
                 factors.append(factor * float((there @ here) / (here @ here)))
-        groups.append(_merge(weight, sent, torch.tensor(rows), weight.new_tensor(factors)))
+        chosen = torch.tensor(rows, device=weight.device)
+        groups.append(_merge(weight, sent, chosen, weight.new_tensor(factors)))
     return groups
 
 

@@ -12,16 +12,23 @@ from torch import Tensor
 from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.image_attack import ImageAttack, check_step_size, check_weight
 from attacks.optimisation.matching import Recipe
-from attacks.optimisation.objectives import Matching, cosine_distance, relative_distance, round_by_round
+from attacks.optimisation.objectives import (
+    Matching,
+    cosine_distance,
+    relative_distance,
+    round_by_round,
+    tensor_by_tensor,
+)
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
-from attacks.optimisation.rehearsal import Attack, best_candidate, set_apart
+from attacks.optimisation.rehearsal import ROUNDS, Attack, best_candidate, set_apart
 from attacks.optimisation.spaces import CodeSpace, PixelSpace
 from attacks.priors import law_of
 from fl_app.types import Observation
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Multiples of the weight of the law of photographs that are rehearsed."""
+OBJECTIVES = ("whole", "tensors")
 PRIORS = ("auto", "variation", "photographs")
 SPREAD = 0.1
 """Deviation of the first guess: near mid-grey the objective ends lower than from the paper's N(0, 1)."""
@@ -42,6 +49,8 @@ class InvertingGradients(ImageAttack):
     steps: int = 1200
     tv: float = 0.06
     lr: float = 0.1
+    objective: str = "whole"
+    """Cosine distance of the "whole" gradient, or the mean over its "tensors", however large each is."""
     prior: str = "auto"
     """Prior on images: "variation", "photographs" (a law of the attacker's own images), or "auto":
     that law if the attacker has images."""
@@ -56,6 +65,8 @@ class InvertingGradients(ImageAttack):
         super().__post_init__()
         if self.prior not in PRIORS:
             raise ValueError(f"{self.who}: prior must be one of {PRIORS}, got {self.prior!r}")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"{self.who}: objective must be one of {OBJECTIVES}, got {self.objective!r}")
         check_weight(self.who, "tv", self.tv)
         check_weight(self.who, "weight", self.weight)
         if self.rehearsals < 0:
@@ -97,6 +108,14 @@ class InvertingGradients(ImageAttack):
             for result in super(InvertingGradients, chosen).many(observations, on_step=on_step)
         ]
 
+    def rehearsal_cost(self) -> float:
+        """Return the steps of the rehearsals, in steps of the attack."""
+        left, cost = len(self._options()), 0.0
+        for share, remain in ROUNDS:
+            cost += left * share * self.rehearsals
+            left = remain
+        return cost if self.rehearsals else 0.0
+
     def _options(self) -> list[InvertingGradients]:
         """Return the settings that are rehearsed."""
         return [replace(self, prior="variation", tv=factor * self.tv) for factor in (0.25, 1.0, 4.0)] + [
@@ -107,6 +126,9 @@ class InvertingGradients(ImageAttack):
         """Return Adam on the cosine distance and the prior."""
         space: PixelSpace | CodeSpace = self.space(observations[0])
         matching: Matching = cosine_distance
+        if self.objective == "tensors":
+            rounds = 1 if problem.rounds is None else len(problem.rounds.states)
+            matching = tensor_by_tensor(matching, problem.sizes * rounds)
         if problem.rounds is not None and problem.rounds.stream:
             space = replace(space, rounds=len(problem.rounds.states))
             # a direction alone would leave the size of the residual open

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+_NOTHING = 1e-6
+"""Largest entry of a tensor, relative to that of the gradient, that may be rounding."""
+
 Distance = Callable[[Tensor], Tensor]
 """From guessed gradients (P, n) to one number each (P,)."""
 Matching = Callable[[Tensor, Tensor | None], Distance]
@@ -51,6 +54,30 @@ def relative_distance(target: Tensor, mask: Tensor | None = None) -> Distance:
     unit = torch.where(length > 0, length, 1)
     distance = squared_distance(target / unit, mask)
     return lambda gradient: distance(gradient / unit)
+
+
+def tensor_by_tensor(base: Matching, sizes: Sequence[int]) -> Matching:
+    """Return the mean distance of tensors of ``sizes`` entries, however large the gradient of each is."""
+
+    def matching(target: Tensor, mask: Tensor | None) -> Distance:
+        parts = target.split(list(sizes), dim=1)
+        masks = [None] * len(parts) if mask is None else mask.split(list(sizes), dim=1)
+        # a tensor that has no gradient, such as a bias in front of a BatchNorm, tells nothing
+        told = [part.abs().amax(dim=1) > _NOTHING * target.abs().amax(dim=1) for part in parts]
+        distances = [base(*pair) for pair in zip(parts, masks, strict=True)]
+        number = torch.stack(told).sum(dim=0).clamp_min(1)
+
+        def mean(gradient: Tensor) -> Tensor:
+            guessed = gradient.split(list(sizes), dim=1)
+            each = [
+                torch.where(counts, distance(part), 0)
+                for counts, distance, part in zip(told, distances, guessed, strict=True)
+            ]
+            return torch.stack(each).sum(dim=0) / number
+
+        return mean
+
+    return matching
 
 
 def round_by_round(base: Matching, rounds: int) -> Matching:

@@ -16,10 +16,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from attacks.base import Reconstruction
 from attacks.metrics import match, ssim
-from attacks.optimisation.client_gradient import client_gradient
-from attacks.optimisation.local_training import plan_local_training
-from attacks.optimisation.problem import Problem, as_problem
-from fl_app.types import Known, Observation, Update
+from attacks.optimisation.own_updates import own_updates
+from attacks.optimisation.problem import as_problem
+from fl_app.types import Known, Observation
 
 ROUNDS = ((1 / 8, 3), (1 / 3, 1))
 """Share of the steps that every candidate takes, and the number of candidates that remain."""
@@ -93,9 +92,9 @@ def rehearsed(obs: Observation, updates: int, *, who: str) -> list[tuple[Observa
             f"got {0 if obs.known is None else len(obs.known.images)}"
         )
     _, apart = set_apart(obs.known, updates * size)
+    batches = list(zip(apart.images.split(size), apart.labels.split(size), strict=True))
     cases = []
-    for pixels, labels in zip(apart.images.split(size), apart.labels.split(size), strict=True):
-        update = _update(obs, problem, pixels, labels, who)
+    for update, (pixels, labels) in zip(own_updates(obs, problem, batches, who=who), batches, strict=True):
         seen = replace(
             obs,
             update=update,
@@ -110,19 +109,6 @@ def rehearsed(obs: Observation, updates: int, *, who: str) -> list[tuple[Observa
         )
         cases.append((seen, pixels))
     return cases
-
-
-def _update(obs: Observation, problem: Problem, pixels: Tensor, labels: Tensor, who: str) -> Update:
-    """Return what the client would send for ``pixels``."""
-    local = None if obs.local_steps is None else plan_local_training(obs, problem.batch_size, who=who)[0]
-    inputs = problem.to_inputs(pixels.to(problem.target))[None]
-    gradient, _ = client_gradient(
-        problem.model, problem.names, inputs, labels[None].to(problem.device), course=local
-    )
-    flat = gradient(inputs, labels[None].to(problem.device), {})[0].detach()
-    parts = (flat if local is None else local.scale * flat).split(problem.sizes)
-    update = {name: part.view_as(obs.update[name]) for name, part in zip(problem.names, parts, strict=True)}
-    return update if obs.defend is None else obs.defend(update)
 
 
 def _score(attack: Attack, rehearsals: list[tuple[Observation, Tensor]]) -> float:
@@ -146,7 +132,9 @@ def _fingerprint(obs: Observation) -> str:
         obs.mean,
         obs.std,
     )
-    said = hashlib.blake2b(repr((*facts, obs.labels is None, obs.defend is None)).encode(), digest_size=16)
+    said = hashlib.blake2b(
+        repr((*facts, obs.labels is None, obs.defend is None, obs.rehearse is None)).encode(), digest_size=16
+    )
     for name, tensor in obs.model.state_dict().items():
         said.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return said.hexdigest()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fl_app.audit.options import Config, Mod
@@ -15,6 +15,7 @@ from fl_app.audit.sandbox import reproducible
 from fl_app.audit.traffic import Exchange, Traffic
 from fl_app.flower import InlineGrid
 from fl_app.flower.copies import copy_context, copy_message
+from fl_app.flower.internals import CLIENT_APP_RAISED
 
 _ASKED_IN_VAIN = 3
 """Questions for nodes, one after the other at the pace of a waiting strategy, before it counts as waiting."""
@@ -62,7 +63,7 @@ class AuditedClient(ClientApp):
             before = copy_context(context)
             order = copy_message(message)
             self._probe.begin()
-            reply = answer(self._app, self._around, message, context, seed)
+            reply = answer_or_error(self._app, self._around, message, context, seed)
             inner = self._probe.end()
             exchange = Exchange(order, copy_message(reply), before, inner, seed, max(1, self._round), client)
             self._traffic.exchanges.append(exchange)
@@ -106,6 +107,16 @@ def answer(app: ClientApp, mods: Sequence[Mod], message: Message, context: Conte
     for mod in reversed(mods):
         call = _around(mod, call)
     return call(message, context)
+
+
+def answer_or_error(
+    app: ClientApp, mods: Sequence[Mod], message: Message, context: Context, seed: int
+) -> Message:
+    """Call a client app; an exception becomes an error reply, as on the grid."""
+    try:
+        return answer(app, mods, message, context, seed)
+    except Exception as error:  # a stranger's client may raise anything
+        return Message(Error(code=CLIENT_APP_RAISED, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
 
 
 def check_quorum(wanted: int, there: int) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl_app.audit.tape import Call, Sample, Source, Step, mapped
+from fl_app.audit.tape import Backward, Call, Entry, Sample, Source, Step, mapped
 
 logger = logging.getLogger(__name__)
 
@@ -50,20 +50,28 @@ class Scale:
 
 
 def batch_of(step: Step) -> Batch | None:
-    """Return the samples of a step's first call of a model; None if it has none."""
-    inputs = next(
-        (
-            found
-            for entry in step.entries
-            if isinstance(entry, Call) and (found := _inputs(entry)) is not None
-        ),
-        None,
-    )
-    if inputs is None:
+    """Return the samples of a step's first loss; None if it has none."""
+    return next(iter(batches_of(step)), None)
+
+
+def batches_of(step: Step) -> list[Batch]:
+    """Return the samples of each loss of a step: there are several where gradients are added up."""
+    parts: list[list[Entry]] = [[]]
+    for entry in step.entries:
+        parts[-1].append(entry)
+        if isinstance(entry, Backward):
+            parts.append([])
+    return [batch for part in parts if (batch := _batch(part)) is not None]
+
+
+def _batch(entries: Sequence[Entry]) -> Batch | None:
+    """Return the samples of the first call of a model, and of one with drawn numbers only if all are such."""
+    calls = [call for entry in entries if isinstance(entry, Call) and (call := _inputs(entry)) is not None]
+    given = next((call for call in calls if not call.drawn), calls[0] if calls else None)
+    if given is None:
         return None
-    labels = next(
-        (found for entry in step.entries if (found := _labels(entry, len(inputs))) is not None), None
-    )
+    inputs = given.tensor
+    labels = next((found for entry in entries if (found := _labels(entry, len(inputs))) is not None), None)
     return Batch(inputs, labels)
 
 
@@ -97,24 +105,24 @@ def _fits(inputs: Tensor, scale: Scale) -> bool:
     return bool(pixels.min() > -0.01 and pixels.max() < 1.01)
 
 
-def _samples(tree: object) -> list[Tensor]:
-    found: list[Tensor] = []
+def _samples(tree: object) -> list[Sample]:
+    found: list[Sample] = []
 
     def leaf(item: object) -> object:
         if isinstance(item, Sample):
-            found.append(item.tensor)
+            found.append(item)
         return item
 
     mapped(tree, leaf)
     return found
 
 
-def _inputs(entry: Call) -> Tensor | None:
+def _inputs(entry: Call) -> Sample | None:
     if not (isinstance(entry.target, Source) and entry.grad):
         return None
     named: Mapping[str, object] = entry.kwargs
     ordered = [entry.args, *(value for name, value in named.items() if name not in _LABEL_NAMES)]
-    return next((tensor for tensor in _samples(ordered) if tensor.ndim >= 2), None)
+    return next((sample for sample in _samples(ordered) if sample.tensor.ndim >= 2), None)
 
 
 def _labels(entry: object, rows: int) -> Tensor | None:
@@ -126,7 +134,8 @@ def _labels(entry: object, rows: int) -> Tensor | None:
         given = _samples([entry.args, entry.kwargs])
     else:
         return None
-    for tensor in given:
+    for sample in given:
+        tensor = sample.tensor
         whole = tensor.flatten()
         if len(whole) == rows and bool((whole == whole.round()).all()):
             return whole.long()

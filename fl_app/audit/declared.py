@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_app.audit.audited_grid import check_quorum
 from fl_app.audit.probe import Probe
+from fl_app.audit.recorder import unrecorded
 from fl_app.audit.sandbox import place_of
 from fl_app.flower.internals import legacy_server, privacy_parts
 
@@ -144,6 +145,8 @@ def watched_opacus(declared: Declared) -> Iterator[None]:
         declared.level.steps.append((float(arguments["noise_multiplier"]), float(arguments["sample_rate"])))
 
     with ExitStack() as stack:
+        # clipping and noise are explained by what the engine states, not by a replay
+        stack.enter_context(patch.object(DPOptimizer, "pre_step", unrecorded(DPOptimizer.pre_step)))
         engine = opacus.PrivacyEngine
         for name in ("make_private", "make_private_with_epsilon"):
             _after(stack, engine, name, made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +20,10 @@ _LONG_TEXT = 16
 _MANY_NUMBERS = 8
 _WORD_BITS = 53
 """Bits of a whole number that a float64 holds exactly."""
+_DECIMALS = 15
+"""Decimal digits that a float64 keeps."""
+_DIGITS = 64 + _DECIMALS
+"""Digits that are tried of each number."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +84,29 @@ def measure_exits(
     """
     names = list(dict.fromkeys(name for reading in readings for name in reading))
     each = _by_chance(len(readings), bits.shape[1])
-    exits = [_exit(name, [r.get(name) for r in readings], bits, again.get(name)) for name in names]
-    alone = [channel for channel in exits if channel.changes and channel.size == 1]
-    kept = [
-        channel
-        if _beyond_chance(alone if channel.size == 1 else [channel], each)
-        else replace(channel, told=(), pixels={})
-        for channel in exits
-    ]
+    measured = [_measure(name, readings, bits, again) for name in names]
+    alone = [m for m in measured if m.channel.changes and m.channel.size == 1]
+    kept = []
+    for own in measured:
+        group = alone if own.channel.size == 1 else [own]
+        expected = sum(m.tried * m.chance for m in group)
+        values = _beyond_chance(sum(len(m.by_value) for m in group), expected)
+        digits = _beyond_chance(sum(len(m.by_digit) for m in group), _DIGITS * expected)
+        told = (own.by_value if values else set()) | (own.by_digit if digits else set())
+        pixels = own.channel.pixels if values else {}
+        kept.append(replace(own.channel, told=tuple(sorted(told)), pixels=pixels))
     return ExitReport(kept, len(readings), list(places), each)
+
+
+def _measure(
+    name: str, readings: Sequence[Mapping[str, Reading]], bits: np.ndarray, again: Mapping[str, Reading]
+) -> _Measured:
+    """Measure one channel; in runs in which the client answered with an error there is no other."""
+    error = name.partition(":")[0] + ": error"
+    rows = [i for i, r in enumerate(readings) if name == error or error not in r]
+    repeated = again.get(name)
+    found = _exit(name, [readings[i].get(name) for i in rows], bits[rows], repeated if rows[0] == 0 else None)
+    return replace(found, chance=_by_chance(len(rows), bits.shape[1]))
 
 
 def exit_findings(report: ExitReport) -> list[Finding]:
@@ -165,52 +183,66 @@ def hidden_picture(channels: Sequence[Exit], contents: Mapping[str, Reading]) ->
     return scaled.reshape(BLOCKS, BLOCKS)
 
 
-def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Reading | None) -> Exit:
+@dataclass(frozen=True)
+class _Measured:
+    """A channel with the planted bits that its values tell, and those that single digits of them tell."""
+
+    channel: Exit
+    by_value: set[int] = field(default_factory=set)
+    by_digit: set[int] = field(default_factory=set)
+    chance: float = 0.0
+    """Expected number of planted bits with which one component agrees by chance."""
+    tried: int = 0
+    """Components that differ from each other and between runs: each may agree with a bit by chance."""
+
+
+def _exit(name: str, seen: Sequence[Reading | None], bits: np.ndarray, again: Reading | None) -> _Measured:
     present = [reading for reading in seen if reading is not None]
     first = present[0]
-    lengths = {len(reading.values) for reading in present}
-    size = max(lengths)
+    size = max(len(reading.values) for reading in present)
     table = np.full((len(seen), size), np.nan)
     for row, reading in enumerate(seen):
         if reading is not None:
             table[row, : len(reading.values)] = reading.values
-    same = (
-        again is not None
-        and seen[0] is not None
-        and np.array_equal(seen[0].values, again.values, equal_nan=True)
-    )
+    begun = seen[0]
+    if begun is None or again is None:
+        same = begun is None and again is None
+    else:
+        same = np.array_equal(begun.values, again.values, equal_nan=True)
     changes = same and not np.all((table == table[0]) | (np.isnan(table) & np.isnan(table[0])))
     if not changes:
-        return Exit(name, first.kind, size, False, same, (), 0.0)
-    found = _decode(table, bits)
-    inputs = SAMPLES * BLOCKS * BLOCKS
-    pixels = {
-        component: (bit, negated) for component, bit, negated in found if bit < inputs and component >= 0
+        return _Measured(Exit(name, first.kind, size, False, same, (), 0.0))
+    # a value that is missing tells as much as one that is there
+    whole = np.where(np.isnan(table), np.nanmin(table, initial=0.0) - 1.0, table)
+    moving = [c for c in range(size) if not np.all(whole[:, c] == whole[0, c])]
+    found = [(c, bit, negated) for c in moving for bit, negated in _told(whole[:, c], bits)]
+    digits = {
+        bit for c in moving for digit in _digits(np.nan_to_num(table[:, c])) for bit, _ in _told(digit, bits)
     }
+    pixels = {c: (bit, negated) for c, bit, negated in found if bit < SAMPLES * BLOCKS * BLOCKS}
     each = 8.0 if first.text else 64.0 if first.kind not in ("size", "count") else math.log2(len(seen))
-    moving = int((~np.all(table == table[0], axis=0)).sum())
-    return Exit(
-        name, first.kind, size, True, True, tuple(sorted({bit for _, bit, _ in found})), each * moving, pixels
-    )
+    channel = Exit(name, first.kind, size, True, True, (), each * len(moving), pixels)
+    ranks = [np.unique(whole[:, c], return_inverse=True)[1] for c in moving]
+    tried = len({min(rank.tobytes(), (rank.max() - rank).tobytes()) for rank in ranks})
+    return _Measured(channel, {bit for _, bit, _ in found}, digits, tried=tried)
 
 
-def _decode(table: np.ndarray, bits: np.ndarray) -> list[tuple[int, int, bool]]:
-    """Return (component, planted bit, negated) for each component that tells a bit in all runs."""
-    found = []
-    whole = np.nan_to_num(table)
-    for component in range(table.shape[1]):
-        values = whole[:, component]
-        if np.all(values == values[0]):
-            continue
-        found += [(component, bit, negated) for bit, negated in _told(values, bits)]
-        if np.all(values == values.round()) and 1 < np.abs(values).max() < 2.0**_WORD_BITS:
-            integers = np.abs(values).astype(np.int64)
-            for place in range(int(integers.max()).bit_length()):
-                digit = (integers >> place) & 1
-                if 0 < digit.sum() < len(digit):
-                    # a component of -1 is no pixel of its own
-                    found += [(-1, bit, negated) for bit, negated in _told(digit.astype(float), bits)]
-    return found
+def _digits(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield digits of numbers that differ: binary ones of whole numbers or of float64s, and decimal ones."""
+    if np.all(values == values.round()) and np.abs(values).max() < 2.0**_WORD_BITS:
+        words = np.abs(values).astype(np.int64).view(np.uint64)
+        decimals = [f"{abs(int(value)):0{_DECIMALS}d}" for value in values]
+    else:
+        words = values.astype(np.float64).view(np.uint64)
+        decimals = [f"{value:.{_DECIMALS - 1}e}".replace(".", "").lstrip("-")[:_DECIMALS] for value in values]
+    for place in range(64):
+        digit = ((words >> np.uint64(place)) & np.uint64(1)).astype(float)
+        if 0 < digit.sum() < len(digit):
+            yield digit
+    for place in range(_DECIMALS):
+        written = np.array([float(text[place]) for text in decimals])
+        if len(set(written)) > 1:
+            yield written
 
 
 def _told(values: np.ndarray, bits: np.ndarray) -> list[tuple[int, bool]]:
@@ -235,20 +267,23 @@ def _by_chance(runs: int, planted: int) -> float:
     return planted * 2 * max(0, runs - 1) / 2.0**runs
 
 
-def _beyond_chance(channels: Sequence[Exit], each: float) -> bool:
-    """Say whether channels agree with more bits than they would by chance."""
-    expected = each * sum(channel.size for channel in channels)
-    return expected < _CHANCE or sum(channel.bits for channel in channels) > 10 * expected + 2
+def _beyond_chance(bits: int, expected: float) -> bool:
+    """Say whether more bits were told than chance tells, of which so many are expected."""
+    return expected < _CHANCE or bits > 10 * expected + 2
 
 
 def _severity(channel: Exit) -> str:
     """Return how severe a channel is that changes with the data."""
     if channel.kind == "error":
         return "low"  # planted data are odd: in honest rounds the client need not fail
+    if channel.kind == "names":
+        return "high" if channel.capacity >= 8 * _LONG_TEXT else "medium"
     return "high" if channel.kind == "config" or channel.size >= _LONG_TEXT else "medium"
 
 
 def _carries_much(channel: Exit) -> bool:
     if channel.kind in ("config", "error"):
+        return True
+    if channel.kind == "names":
         return True
     return channel.size >= _MANY_NUMBERS and channel.kind in ("metric", "array")

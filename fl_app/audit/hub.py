@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -33,6 +35,15 @@ def local_hub(data: Mapping[str, Path], change: Change | None = None) -> Iterato
     made = {
         name: module for name, module in hub.modules().items() if data or not _installed(name.split(".")[0])
     }
+    with ExitStack() as stack:
+        made = {name: module for name, module in made.items() if not _lent(stack, name, module)}
+        stack.enter_context(_in_place(made))
+        yield
+
+
+@contextmanager
+def _in_place(made: Mapping[str, ModuleType]) -> Iterator[None]:
+    """Let these modules be imported."""
     roots = tuple({name.split(".")[0] for name in made})
     hidden = {
         name: module
@@ -123,6 +134,24 @@ class _Hub:
             if parent:
                 setattr(made[parent], child, module)
         return made
+
+
+def _lent(stack: ExitStack, name: str, module: ModuleType) -> bool:
+    """Put a stand-in's functions into the package that is installed, which other packages may need whole."""
+    root = name.split(".")[0]
+    try:
+        import_module(root)
+    except ImportError:
+        return False
+    try:
+        real = import_module(name)
+    except ImportError:
+        return True  # the package has no such part
+    kept = (Dataset, DatasetDict)
+    for key, value in vars(module).items():
+        if not (key.startswith("_") or isinstance(value, ModuleType) or value in kept):
+            stack.enter_context(patch.object(real, key, value, create=True))
+    return True
 
 
 def _module(name: str, content: Mapping[str, Any]) -> ModuleType:

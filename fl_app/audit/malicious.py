@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 
 from fl_app.audit.arrays import Match, arrays_of
-from fl_app.audit.batches import as_pictures, batch_of, scale_of
+from fl_app.audit.batches import as_pictures, batches_of, scale_of
 from fl_app.audit.ladder import Declined, Ladder, Sight, adapted, joined, run_attack
 from fl_app.audit.tape import Tape
 from fl_app.audit.traffic import Exchange
@@ -42,7 +42,7 @@ def attack_as_server(found: Understanding, classes: int | None, call: Call, ladd
     model = adapted(found.model, whole, classes)
     try:
         bait = attack.plant(model, shape, mean=scale.mean, std=scale.std)
-    except ValueError as error:
+    except Exception as error:  # a model of any kind
         ladder.declined.append(Declined(ATTACK, SITUATION, str(error)))
         return
     planted = {name: tensor.detach() for name, tensor in bait.state_dict().items()}
@@ -51,7 +51,7 @@ def attack_as_server(found: Understanding, classes: int | None, call: Call, ladd
     if not sent or set(found.names) - set(sent):
         ladder.declined.append(Declined(ATTACK, SITUATION, "the client refused the planted model"))
         return
-    batches = [batch for step in tape.steps if (batch := batch_of(step)) is not None]
+    batches = [batch for step in tape.steps for batch in batches_of(step)]
     told = joined(batches) or whole
     update = Match(found.meaning.kind, found.names, (), found.meaning.factor).update(sent, planted)
     parameters = dict(bait.named_parameters())

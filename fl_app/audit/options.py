@@ -31,7 +31,8 @@ class AuditOptions:
     """Seconds that a search may take."""
     planted_runs: int = 24
     """Calls of a client with planted bits, at most."""
-    planted_seconds: float = 90.0
+    planted_seconds: float = 180.0
+    """Seconds that these calls may take together."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fl_app.audit import hub_dataset
 from fl_app.audit.tables import IMAGE, LABEL, Columns
@@ -161,7 +161,10 @@ def planted(plant: Plant) -> Iterator[None]:
         yield
 
 
-def _plant_in(stack: ExitStack, kind: type, plant: Plant) -> None:
+def _plant_in(stack: ExitStack, kind: Any, plant: Plant) -> None:
+    if issubclass(kind, IterableDataset):
+        _plant_in_stream(stack, kind, plant)
+        return
     if not hasattr(kind, "__getitem__"):
         return
     original = kind.__getitem__
@@ -173,6 +176,17 @@ def _plant_in(stack: ExitStack, kind: type, plant: Plant) -> None:
         return plant.sample(int(index), sample) if whole else sample
 
     stack.enter_context(patch.object(kind, "__getitem__", item))
+
+
+def _plant_in_stream(stack: ExitStack, kind: Any, plant: Plant) -> None:
+    original = kind.__iter__
+    plant.places.add(kind.__name__)
+
+    def samples(self: Any) -> Iterator[Any]:
+        for row, sample in enumerate(original(self)):
+            yield plant.sample(row, sample)
+
+    stack.enter_context(patch.object(kind, "__iter__", samples))
 
 
 def _roots(dataset: Any) -> list[Any]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from fl_app.audit.tape import (
+    Autocast,
     Backward,
     Call,
     Clip,
@@ -36,9 +40,26 @@ _MOST_BYTES = 2 << 30
 _KEPT_GRADIENTS = 3
 _WRAPPERS = {"_module", "module"}
 """Attributes in which Opacus and torch's parallel modules keep the model itself."""
-_DRAWS = ("rand", "dropout", "bernoulli", "normal", "multinomial", "poisson")
+_DRAWS = ("rand", "dropout", "bernoulli", "normal", "multinomial", "poisson", "exponential", "uniform")
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
 
 _current: list[Recorder] = []
+
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class _Heard:
+    """A call of torch before it is made."""
+
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    tensors: list[Tensor]
+    writes: bool
+    weighs: bool = False
+    before: tuple[Any, Any] | None = None
+    generator: Tensor | None = None
 
 
 class Recorder(TorchFunctionMode):
@@ -53,9 +74,13 @@ class Recorder(TorchFunctionMode):
         """Model and path by id of a module."""
         self._weights: dict[int, Weight] = {}
         self._step = Step()
-        self._values: dict[int, int] = {}
-        self._alive: list[Any] = []
-        """What is referred to by id: an id is free again once its object is gone."""
+        self._values: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        """Number of each result by id; an id is free again once its tensor is gone."""
+        self._drawn: dict[int, weakref.ref[Tensor]] = {}
+        self._first = 0
+        """Number of the step's first result."""
+        self._moved = False
+        """Whether the step has changed weights without an optimiser."""
         self._samples: dict[int, tuple[Tensor, int, Sample]] = {}
         self._optimisers: dict[int, int] = {}
         self._kept: list[torch.optim.Optimizer] = []
@@ -75,38 +100,74 @@ class Recorder(TorchFunctionMode):
         if func is Tensor.backward and args:
             self._note_backward(args[0])
             return func(*args, **named)  # type: ignore[no-untyped-call]
-        tensors = tensors_in((tuple(args), named)) if torch.is_grad_enabled() else []
-        follows = any(id(tensor) in self._values for tensor in tensors)
-        if not follows and not any(_is_weight(tensor) for tensor in tensors):
-            return func(*args, **named)
-        generator = torch.get_rng_state() if _may_draw(func) else None
-        # before the call, which may change what it is given; a weight that is only looked at is not yet used
-        before = self._symbols(args, named) if follows else None
+        heard = self._guarded(lambda: self._listen(func, args, named))
         result = func(*args, **named)
-        made = tensors_in(result)
-        if any(tensor.grad_fn is not None for tensor in made):
-            if before is None and not any(tensor is given for tensor in made for given in tensors):
-                before = self._symbols(args, named)
-            if before is not None:
-                self._note_call(func, *before, result, generator)
+        if heard is not None:
+            self._guarded(lambda: self._note_result(func, heard, result))
         return result
+
+    def _listen(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> _Heard | None:
+        """Return what is to be known of a call before it is made; None if it does not concern a model."""
+        tensors = tensors_in((tuple(args), named))
+        heard = _Heard(args, named, tensors, _writes(func, named))
+        follows = any(self._number(tensor) is not None for tensor in tensors)
+        follows = follows or any(self._follows_weight(tensor, writes=heard.writes) for tensor in tensors)
+        weighs = torch.is_grad_enabled() and any(_is_weight(tensor) for tensor in tensors)
+        if _may_draw(func):
+            heard.generator = torch.get_rng_state()
+        elif not follows and not weighs:
+            return None
+        # a call may change what it is given; a weight that is only looked at is not yet used
+        heard.before = self._symbols(args, named) if follows else None
+        heard.weighs = weighs
+        return heard
+
+    def _note_result(self, func: Any, heard: _Heard, result: Any) -> None:
+        """Note a call that was made."""
+        made = tensors_in(result)
+        before = heard.before
+        if before is None and not heard.weighs:
+            if not heard.tensors:
+                self._drawn |= {id(tensor): weakref.ref(tensor) for tensor in made}
+            return
+        grows = any(tensor.grad_fn is not None for tensor in made)
+        if before is None and grows and not any(t is given for t in made for given in heard.tensors):
+            before = self._symbols(heard.args, heard.kwargs)
+        if before is None or not (made or heard.writes):
+            return
+        self._note_call(func, *before, result, heard.generator, torch.is_grad_enabled())
+        if heard.writes and heard.tensors:
+            moves, turns = self._changed(heard.tensors[0])
+            self._step.entries[-1].writes = moves or turns  # type: ignore[union-attr]
+            self._moved = self._moved or moves
+        if func is torch.autograd.grad:
+            self._note_gradients(before, made)
+
+    def _guarded(self, note: Callable[[], _T]) -> _T | None:
+        """Note something; what cannot be noted ends the tape and not the app."""
+        try:
+            return note()
+        except Exception as error:  # a stranger's tensors may be of any kind
+            self._give_up(f"a call of torch could not be recorded: {type(error).__name__}: {error}")
+            return None
 
     def called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a module; note it where it is a model or a part of one."""
         if self._depth or self._ended:
             return call(module, *args, **kwargs)
-        source = self._source(_unwrapped(module))
-        if source is None or not (torch.is_grad_enabled() or module.training):
+        grad = torch.is_grad_enabled()
+        source = self._guarded(lambda: self._source(_unwrapped(module)))
+        if source is None or not (grad or module.training):
             return call(module, *args, **kwargs)
-        before = self._symbols(args, kwargs)
-        generator, grad = torch.get_rng_state(), torch.is_grad_enabled()
+        if self._moved and grad:
+            self._end_step()  # the app changed weights itself
+        before = self._guarded(lambda: self._symbols(args, kwargs))
+        generator = torch.get_rng_state()
         modes = tuple(part.training for part in _unwrapped(module).modules())
-        self._depth += 1
-        try:
+        with self.silent():
             result = call(module, *args, **kwargs)
-        finally:
-            self._depth -= 1
-        self._note_call(source, *before, result, generator, grad, modes)
+        if before is not None:
+            self._guarded(lambda: self._note_call(source, *before, result, generator, grad, modes))
         return result
 
     def know(self, module: nn.Module) -> None:
@@ -132,16 +193,27 @@ class Recorder(TorchFunctionMode):
         """Note a normalisation of pictures."""
         self.tape.normalised = tuple(map(float, mean)), tuple(map(float, std))
 
-    def stepping(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Note a step of an optimiser, before it is taken."""
-        if self._ended or not hasattr(optimiser, "param_groups"):
-            return
-        if not self._step.entries:
-            return  # a wrapper and the optimiser inside it call this twice
+    def stepping(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Note a step of an optimiser before it is taken; return the arguments that it should have."""
+        self._depth += 1
+        if self._depth > 1 or self._ended or not hasattr(optimiser, "param_groups"):
+            return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)  # after the optimiser itself
+        given = None
         if callable(closure):
-            self._give_up(f"{type(optimiser).__name__}.step was given a closure")
-            return
+            if isinstance(optimiser, torch.optim.LBFGS):
+                self._give_up("LBFGS computes its losses again within a step")
+                return None
+            self._depth = 0
+            with torch.enable_grad():
+                loss = closure()
+            self._depth = 1
+            given = (args[0],), {"closure": lambda: loss}
+        if self._step.entries:  # a wrapper and the optimiser inside it call this twice
+            self._guarded(lambda: self._note_step(optimiser))
+        return given
+
+    def _note_step(self, optimiser: torch.optim.Optimizer) -> None:
         self._step.optimiser = self._optimiser(optimiser)
         self._step.groups = [
             {key: copy.copy(value) for key, value in group.items() if key != "params"}
@@ -150,20 +222,29 @@ class Recorder(TorchFunctionMode):
         if len(self.tape.trained) < _KEPT_GRADIENTS:
             self._step.gradients = self._gradients(optimiser)
         self._end_step()
-        if len(self.tape.steps) >= _MOST_STEPS:
-            self._give_up(f"the client takes more than {_MOST_STEPS} steps; shorten them with --run-config")
+
+    def stepped(self) -> None:
+        """Note that an optimiser has taken its step."""
+        self._depth = max(0, self._depth - 1)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Note nothing of what torch does in a call that is noted as a whole."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def loads(self, module: nn.Module) -> bool:
+        """Return whether the weights that a module is given are those from which its training starts."""
+        return not any(id(part) in self._owners for part in module.modules())
 
     def finish(self) -> Tape:
         """Return the tape."""
         if self._step.entries and not self._ended:
-            self._step.gradients = {
-                (weight.model, weight.name): parameter.grad.detach().clone()
-                for number, model in enumerate(self.tape.models)
-                for name, parameter in model.live.named_parameters()
-                if (weight := Weight(number, name)) and parameter.grad is not None
-            }
             self._end_step()
-        self._alive.clear()
+        self._ended = True
         return self.tape
 
     # -- notes
@@ -180,23 +261,72 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         numbers = []
         for tensor in tensors_in(result):
-            self._values[id(tensor)] = self._count
-            self._alive.append(tensor)
+            if id(tensor) not in self._weights:
+                self._values[id(tensor)] = weakref.ref(tensor), self._count
             numbers.append(self._count)
             self._count += 1
-        self._step.entries.append(Call(target, args, kwargs, numbers, generator, grad, modes))
+        cast = Autocast(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else None
+        self._step.entries.append(Call(target, args, kwargs, numbers, generator, grad, modes, cast))
 
     def _note_backward(self, tensor: Tensor) -> None:
-        number = self._values.get(id(tensor))
+        number = self._number(tensor)
         if number is None:
             self._give_up("a loss did not follow from a model's output by calls that were seen")
         else:
-            self._step.entries.append(Backward(number))
+            self._step.entries.append(Backward(self._used(number)))
+
+    def _note_gradients(self, given: tuple[Any, Any], made: list[Tensor]) -> None:
+        """Keep the gradients that the app asks for without `Tensor.backward`."""
+        args, kwargs = given
+        inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
+        weights = [inputs] if isinstance(inputs, Weight) else list(inputs)
+        if len(weights) == len(made) and all(isinstance(weight, Weight) for weight in weights):
+            self._step.entries[-1].asked = tuple(weights)  # type: ignore[union-attr]
+            self._step.gradients = {
+                (weight.model, weight.name): gradient.detach().clone()
+                for weight, gradient in zip(weights, made, strict=True)
+            }
 
     def _end_step(self) -> None:
-        self.tape.steps.append(self._step)
-        self._step = Step()
-        self._values, self._alive = {}, []
+        step = self._step
+        if step.optimiser is None and not step.gradients:
+            step.gradients = {
+                (number, name): parameter.grad.detach().clone()
+                for number, model in enumerate(self.tape.models)
+                for name, parameter in model.live.named_parameters()
+                if parameter.grad is not None
+            }
+        self.tape.steps.append(step)
+        self._step, self._moved, self._first = Step(), False, self._count
+        if len(self.tape.steps) >= _MOST_STEPS:
+            self._give_up(f"the client takes more than {_MOST_STEPS} steps; shorten them with --run-config")
+
+    def _number(self, tensor: Tensor) -> int | None:
+        """Return the number of a result; None for another tensor."""
+        known = self._values.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def _used(self, number: int) -> int:
+        """Note the use of a result, which may be of an earlier step."""
+        if number < self._first:
+            self.tape.carried.add(number)
+        return number
+
+    def _follows_weight(self, tensor: Tensor, *, writes: bool) -> bool:
+        """Return whether a tensor is a weight whose every use counts."""
+        if id(tensor) in self._weights:
+            return True
+        return writes and bool(self.tape.models) and _is_weight(tensor)
+
+    def _changed(self, tensor: Tensor) -> tuple[bool, bool]:
+        """Return whether a tensor shares its memory with a weight, and with a gradient."""
+        place = tensor.untyped_storage().data_ptr()
+        weights = [weight for model in self.tape.models for weight in model.live.parameters()]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        moves, turns = (
+            any(t.untyped_storage().data_ptr() == place for t in part) for part in (weights, gradients)
+        )
+        return moves, turns
 
     def _give_up(self, reason: str) -> None:
         self.tape.problems.append(reason)
@@ -206,8 +336,9 @@ class Recorder(TorchFunctionMode):
         def leaf(item: Any) -> Any:
             if not isinstance(item, Tensor):
                 return item
-            if id(item) in self._values:
-                return Value(self._values[id(item)])
+            number = self._number(item)
+            if number is not None:
+                return Value(self._used(number))
             return self._weight(item) or self._sample(item)
 
         return mapped(tuple(args), leaf), mapped(dict(kwargs), leaf)
@@ -216,7 +347,8 @@ class Recorder(TorchFunctionMode):
         known = self._samples.get(id(tensor))
         if known is not None and known[0] is tensor and known[1] == tensor._version:
             return known[2]
-        sample = Sample(tensor.detach().clone())
+        drawn = self._drawn.get(id(tensor))
+        sample = Sample(tensor.detach().clone(), drawn is not None and drawn() is tensor)
         self._bytes += tensor.numel() * tensor.element_size()
         if self._bytes > _MOST_BYTES:
             self._give_up(f"the batches of one client take more than {_MOST_BYTES >> 30} GB")
@@ -304,6 +436,19 @@ def recording() -> Iterator[Recorder]:
         _current.remove(recorder)
 
 
+def unrecorded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of which no recorder notes what torch does in it."""
+
+    @functools.wraps(call)
+    def quiet(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as silence:
+            for recorder in _current:
+                silence.enter_context(recorder.silent())
+            return call(*args, **kwargs)
+
+    return quiet
+
+
 @contextmanager
 def watched_torch() -> Iterator[None]:
     """Let torch tell the current recorder of calls that no function mode sees.
@@ -313,15 +458,21 @@ def watched_torch() -> Iterator[None]:
     with ExitStack() as stack:
 
         def replace(
-            owner: Any, name: str, tell: Callable[[Recorder, tuple[Any, ...], dict[str, Any]], None]
+            owner: Any,
+            name: str,
+            tell: Callable[[Recorder, tuple[Any, ...], dict[str, Any]], None],
+            silences: Callable[[Recorder, Any], bool] = lambda recorder, owner: False,
         ) -> None:
             original = getattr(owner, name)
 
             @functools.wraps(original)
             def told(*args: Any, **kwargs: Any) -> Any:
-                for recorder in _current:
-                    tell(recorder, args, kwargs)
-                return original(*args, **kwargs)
+                with ExitStack() as silence:
+                    for recorder in _current:
+                        tell(recorder, args, kwargs)
+                        if silences(recorder, args[0]):
+                            silence.enter_context(recorder.silent())
+                    return original(*args, **kwargs)
 
             stack.enter_context(patch.object(owner, name, told))
 
@@ -335,7 +486,6 @@ def watched_torch() -> Iterator[None]:
         stack.enter_context(patch.object(nn.Module, "__call__", called))
         whole = (
             "__init__",
-            "load_state_dict",
             "state_dict",
             "parameters",
             "named_parameters",
@@ -345,18 +495,32 @@ def watched_torch() -> Iterator[None]:
         )
         for name in whole:
             replace(nn.Module, name, lambda recorder, args, _: recorder.know(args[0]))
+        replace(
+            nn.Module,
+            "load_state_dict",
+            lambda recorder, args, _: recorder.know(args[0]),
+            lambda recorder, module: recorder.loads(module),
+        )
         for owner in (nn.Module, torch.optim.Optimizer):
-            replace(owner, "zero_grad", lambda recorder, args, _: recorder.zeroed(args[0]))
+            replace(
+                owner,
+                "zero_grad",
+                lambda recorder, args, _: recorder.zeroed(args[0]),
+                lambda recorder, _: True,
+            )
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             stack.enter_context(patch.object(torch.nn.utils, name, _told_of_clipping(name)))
+        stack.enter_context(patch.object(threading.Thread, "run", _watched_thread()))
         with _normalise(replace):
-            handle = register_optimizer_step_pre_hook(
-                lambda optimiser, args, kwargs: _step(optimiser, args, kwargs)
-            )
+            handles = [
+                register_optimizer_step_pre_hook(_step),
+                register_optimizer_step_post_hook(lambda *_: _stepped()),
+            ]
             try:
                 yield
             finally:
-                handle.remove()
+                for handle in handles:
+                    handle.remove()
 
 
 @contextmanager
@@ -376,9 +540,28 @@ def _normalise(replace: Callable[..., None]) -> Iterator[None]:
     yield
 
 
-def _step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for recorder in _current:
-        recorder.stepping(optimiser, args, kwargs)
+def _step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    return _current[-1].stepping(optimiser, args, kwargs) if _current else None
+
+
+def _stepped() -> None:
+    if _current:
+        _current[-1].stepped()
+
+
+def _watched_thread() -> Callable[[threading.Thread], None]:
+    """Return the main function of threads, which are watched like the one that starts them."""
+    original = threading.Thread.run
+
+    @functools.wraps(original)
+    def run(thread: threading.Thread) -> None:
+        if not _current:
+            original(thread)
+            return
+        with _current[-1]:
+            original(thread)
+
+    return run
 
 
 def _told_of_clipping(name: str) -> Callable[..., Any]:
@@ -395,9 +578,11 @@ def _told_of_clipping(name: str) -> Callable[..., Any]:
         if not isinstance(values["parameters"], Tensor):
             values["parameters"] = list(values["parameters"])  # a generator can be read only once
         most = values["clip_value" if by_value else "max_norm"]
-        for recorder in _current:
-            recorder.clipped(values["parameters"], most, values.get("norm_type", 2.0), by_value=by_value)
-        return original(*bound.args, **bound.kwargs)
+        with ExitStack() as silence:
+            for recorder in _current:
+                recorder.clipped(values["parameters"], most, values.get("norm_type", 2.0), by_value=by_value)
+                silence.enter_context(recorder.silent())
+            return original(*bound.args, **bound.kwargs)
 
     return clip
 
@@ -440,6 +625,14 @@ def _of_opacus(hook: Any) -> bool:
 
 def _is_weight(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) and tensor.requires_grad
+
+
+def _writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function of torch changes a tensor that it is given."""
+    name = getattr(func, "__name__", "")
+    if name == "__set__":
+        return getattr(func, "__self__", None) in (Tensor.grad, Tensor.data)
+    return name in _WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 def _may_draw(func: Any) -> bool:

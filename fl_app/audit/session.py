@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from torch import nn
 
-from fl_app.audit.audited_grid import AuditedClient, AuditedGrid, EnoughRounds, QuorumError, answer
+from fl_app.audit.arrays import Name
+from fl_app.audit.audited_grid import AuditedClient, AuditedGrid, EnoughRounds, QuorumError, answer_or_error
 from fl_app.audit.channels import Reading, read_channels
 from fl_app.audit.claims import check_claims
 from fl_app.audit.declared import Declared, declarations, watched_opacus
@@ -26,8 +27,10 @@ from fl_app.audit.findings import sorted_findings
 from fl_app.audit.grade import grade_of
 from fl_app.audit.hub import local_hub
 from fl_app.audit.ladder import Ladder, attack_update
+from fl_app.audit.low_digits import digit_findings
 from fl_app.audit.malicious import attack_as_server
 from fl_app.audit.options import AuditOptions, Mod
+from fl_app.audit.planted_files import planted_files
 from fl_app.audit.planting import Plant, planted
 from fl_app.audit.probe import Probe
 from fl_app.audit.recorder import copied, recording, watched_torch
@@ -42,6 +45,8 @@ from fl_app.flower import AppFolder, fuse
 from fl_app.flower.copies import copy_context, copy_message
 from fl_app.types import Trace
 
+_MOST_FORMS = 3
+"""Forms of replies to one kind of message that are asked for again with planted bits."""
 FLOWERS_SUPERNODES = 2
 """Clients of a simulation where neither the user nor the app says how many."""
 
@@ -104,13 +109,13 @@ class _Audit:
                 traces = _traces(found)
                 ladder = attack_update(found, options.attack_seconds, traces)
                 self._attack_as_server(found, recorded, ladder)
-        update = set(found.names) | set(found.order_names)
+        update = {*found.names, *found.order_names, *found.beside}
         exits, untested = self._exits(recorded.traffic, update, known=bool(found.names))
         picture = None
         if exits is not None:
             findings += exit_findings(exits)
             picture = self._picture(exits, recorded.traffic, update)
-        findings = sorted_findings(findings)
+        findings = sorted_findings([*findings, *digit_findings(found.other_digits)])
         if found.proven and found.update and not ladder.results:
             found.reason = "no attack of this audit fits its model"
         grade = None if found.reason else grade_of(ladder.results, findings)
@@ -177,15 +182,15 @@ class _Audit:
             context = Context(1, 0, {}, RecordDict(), dict(self._config))
             failure = _run_server(server, grid, context)
             if failure and not traffic.of("train"):
-                raise ValueError(f"the app's server failed before any client trained: {failure}")
+                said = _first_error(traffic)
+                raise ValueError(f"the app's server failed before any client trained: {failure}{said}")
             yield Recorded(traffic, tapes, declared, client, mods, failure)
 
     def _understand(self, recorded: Recorded) -> Understanding:
         traffic = recorded.traffic
         trained = traffic.of("train")
         if not trained:
-            errors = traffic.errors()
-            said = f"; its clients' first error: {errors[0]}" if errors else ""
+            said = _first_error(traffic)
             kinds = sorted({exchange.order.metadata.message_type for exchange in traffic.exchanges})
             raise ValueError(
                 f"the app trained no client in {self._options.rounds} rounds "
@@ -210,7 +215,7 @@ class _Audit:
             context = exchange.context
             fresh = copy_context(context)
             with recording() as recorder:
-                reply = _safe_answer(recorded.client, recorded.mods, message, fresh, exchange.seed)
+                reply = answer_or_error(recorded.client, recorded.mods, message, fresh, exchange.seed)
             return replace(exchange, order=message, reply=reply, inner=None), recorder.finish()
 
         classes = next((r.details.get("classes") for r in ladder.results if "classes" in r.details), None)
@@ -223,7 +228,7 @@ class _Audit:
         options = self._options
         if not options.planted_runs:
             return None, ["Exits: switched off"]
-        orders = _orders(traffic)
+        orders = _orders(traffic, update)
         begun = time.monotonic()
         readings: list[dict[str, Reading]] = []
         bits: list[np.ndarray] = []
@@ -245,7 +250,7 @@ class _Audit:
                     if not plant.places:
                         return None, [
                             "Exits: the app reads its data in a way in which no bits could be planted "
-                            "(no --data, no torch data set)"
+                            "(no --data, no torch data set, no table of numpy, pandas or scikit-learn)"
                         ]
                     again = self._planted(orders, Plant.draw(options.seed), update)
                 readings.append(reading)
@@ -258,8 +263,8 @@ class _Audit:
             return None, ["Exits: with planted data the client fails, so nothing leaves it"]
         report = measure_exits(readings, np.array(bits), again, sorted(places))
         if not report.decisive:
-            few = f"Exits: {report.runs} repetitions are too few to tell bits from chance; see --planted-runs"
-            return report, [few]
+            few = f"Exits: {report.runs} repetitions are too few to tell bits from chance"
+            return report, [f"{few}; see --exit-seconds and --planted-runs"]
         return report, []
 
     def _planted(
@@ -271,24 +276,25 @@ class _Audit:
         with ExitStack() as stack:
             stack.enter_context(local_hub(self._options.data, change))
             stack.enter_context(planted(plant))
+            stack.enter_context(planted_files(plant, self._app.root))
             _, client = stack.enter_context(fresh_app(self._app))
             for exchange in orders:
-                reply = _safe_answer(
+                reply = answer_or_error(
                     client,
                     self._options.mods,
                     copy_message(exchange.order),
                     copy_context(exchange.context),
                     exchange.seed,
                 )
-                found |= read_channels(reply, update)
+                found = read_channels(reply, update) | found
         return found
 
     def _picture(
         self, exits: ExitReport, traffic: Traffic, update: set[tuple[str, str]]
     ) -> np.ndarray | None:
         contents: dict[str, Reading] = {}
-        for exchange in _orders(traffic):
-            contents |= read_channels(exchange.reply, update)
+        for exchange in _orders(traffic, update):
+            contents = read_channels(exchange.reply, update) | contents
         return hidden_picture(exits.decoded, contents)
 
 
@@ -321,30 +327,24 @@ class _Recording(ClientApp):
         return reply
 
 
-def _safe_answer(
-    client: ClientApp, mods: Sequence[Mod], message: Message, context: Context, seed: int
-) -> Message:
-    """Let a client answer; an exception becomes an error reply, as on the grid."""
-    try:
-        return answer(client, mods, message, context, seed)
-    except Exception as error:
-        return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
+def _orders(traffic: Traffic, update: Collection[Name]) -> list[Exchange]:
+    """Return one answered exchange of each form of reply, of the first trained client where it can be.
 
-
-def _orders(traffic: Traffic) -> list[Exchange]:
-    """Return the first answered exchange of each message type, all of the first trained client."""
+    A form is the message's type with names and sizes of the reply's channels: what leaves in later rounds
+    alone is asked for, too.
+    """
     trained = traffic.of("train")
     client = trained[0].client if trained else 0
-    found: dict[str, Exchange] = {}
-    for exchange in traffic.exchanges:
-        if not exchange.failed:
-            found.setdefault(exchange.order.metadata.message_type, exchange)
-    own = {
-        exchange.order.metadata.message_type: exchange
-        for exchange in reversed(traffic.exchanges)
-        if not exchange.failed and exchange.client == client
-    }
-    return list((found | own).values())
+    found: dict[tuple[object, ...], Exchange] = {}
+    answered = [exchange for exchange in traffic.exchanges if not exchange.failed]
+    for exchange in sorted(answered, key=lambda exchange: exchange.client != client):
+        channels = read_channels(exchange.reply, update)
+        form = tuple((n, len(c.values)) for n, c in sorted(channels.items()) if not c.text)
+        kind = exchange.order.metadata.message_type
+        known = [key for key in found if key[0] == kind]
+        if len(known) < _MOST_FORMS:
+            found.setdefault((kind, *form), exchange)
+    return list(found.values())
 
 
 def _traces(found: Understanding) -> tuple[Trace, ...] | None:
@@ -394,6 +394,11 @@ def _run_server(server: ServerApp, grid: AuditedGrid, context: Context) -> str:
     except Exception as error:  # a stranger's server may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     return ""
+
+
+def _first_error(traffic: Traffic) -> str:
+    errors = traffic.errors()
+    return f"; its clients' first error: {errors[0]}" if errors else ""
 
 
 def _failed(recorded: Recorded) -> list[str]:

@@ -30,6 +30,8 @@ class Sample(NamedTuple):
     """Tensor that came from outside, such as a batch."""
 
     tensor: Tensor
+    drawn: bool = False
+    """Whether the app drew it from torch's generator."""
 
 
 class Source(NamedTuple):
@@ -37,6 +39,12 @@ class Source(NamedTuple):
 
     model: int
     path: str
+
+
+class Autocast(NamedTuple):
+    """Mixed precision that was switched on."""
+
+    dtype: torch.dtype
 
 
 @dataclass
@@ -52,6 +60,11 @@ class Call:
     grad: bool = True
     modes: tuple[bool, ...] = ()
     """Whether each part of the called module was in train mode."""
+    autocast: Autocast | None = None
+    asked: tuple[Weight, ...] = ()
+    """Weights whose gradients the results are."""
+    writes: bool = False
+    """Whether it changes what it is given."""
 
 
 class Backward(NamedTuple):
@@ -108,6 +121,18 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Reasons why the tape is not whole."""
+    carried: set[int] = field(default_factory=set)
+    """Results that are used in a later step than their own."""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the app changes gradients or weights itself."""
+        return any(
+            isinstance(entry, Call) and (entry.writes or entry.asked)
+            for step in self.steps
+            for entry in step.entries
+        )
+
     dp: tuple[float, float, float] | None = None
     """Clipping norm, noise multiplier and expected batch size of DP-SGD, where the client uses it."""
     normalised: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -122,11 +147,13 @@ class Tape:
 class Player:
     """Plays a tape on copies of its models; the tape stays as it is."""
 
-    def __init__(self, tape: Tape, *, row: int | None = None) -> None:
+    def __init__(self, tape: Tape, *, row: int | None = None, altered: bool = False) -> None:
         starts = [model.start for model in tape.models]
         self.models, self.optimisers = copy.deepcopy((starts, tape.optimisers))
-        self._row = row
+        self._row, self._altered = row, altered
         self._rows: int | None = None
+        self._carried, self._values = tape.carried, dict[int, Any]()
+        self._asked: dict[tuple[int, str], Tensor] = {}
 
     def play(self, steps: list[Step]) -> None:
         """Play steps with torch's generator as it was, and restore the generator."""
@@ -148,9 +175,13 @@ class Player:
             type(optimiser).step(optimiser)  # not its own attribute: a scheduler may have wrapped that
 
     def compute(self, step: Step) -> None:
-        """Play the calls of a step without the optimiser."""
-        values: dict[int, Any] = {}
+        """Play the calls of a step without the optimiser; of one row, up to its gradient."""
+        values = self._values
+        done = False
         for entry in step.entries:
+            if self._row is not None and done and not _is_loss(entry):
+                break
+            done = done or isinstance(entry, Backward) or (isinstance(entry, Call) and bool(entry.asked))
             if isinstance(entry, Call):
                 self._call(entry, values)
             elif isinstance(entry, Backward):
@@ -160,10 +191,11 @@ class Player:
             else:
                 for parameter in self._parameters(entry.weights):
                     parameter.grad = None
+        self._values = {number: value for number, value in values.items() if number in self._carried}
 
     def gradients(self) -> dict[tuple[int, str], Tensor]:
         """Return the gradients that there are, by model and name."""
-        return {
+        return self._asked | {
             (number, name): parameter.grad.detach().clone()
             for number, model in enumerate(self.models)
             for name, parameter in model.named_parameters()
@@ -174,16 +206,26 @@ class Player:
         args, kwargs = self._filled(entry.args, values), self._filled(entry.kwargs, values)
         if entry.generator is not None:
             torch.set_rng_state(entry.generator)
-        with torch.set_grad_enabled(entry.grad):
+        cast = entry.autocast
+        kind = None if cast is None else cast.dtype
+        with (
+            torch.set_grad_enabled(entry.grad),
+            torch.autocast("cpu", dtype=kind, enabled=cast is not None, cache_enabled=False),
+        ):
             if isinstance(entry.target, Source):
                 part = self.models[entry.target.model].get_submodule(entry.target.path)
                 for module, mode in zip(part.modules(), entry.modes, strict=True):
                     module.training = mode
+                if self._altered:
+                    args, kwargs = (mapped(tree, _altered) for tree in (args, kwargs))
                 result = part(*args, **kwargs)
             else:
                 result = entry.target(*args, **kwargs)
-        for number, tensor in zip(entry.results, tensors_in(result), strict=True):
+        made = tensors_in(result)
+        for number, tensor in zip(entry.results, made, strict=True):
             values[number] = tensor
+        if entry.asked:
+            self._asked |= {(w.model, w.name): g.detach() for w, g in zip(entry.asked, made, strict=True)}
         return result
 
     def _filled(self, tree: Any, values: Mapping[int, Any]) -> Any:
@@ -215,6 +257,20 @@ class Player:
             torch.nn.utils.clip_grad_value_(parameters, entry.most)
         else:
             torch.nn.utils.clip_grad_norm_(parameters, entry.most, entry.kind)
+
+
+def _is_loss(entry: Entry) -> bool:
+    """Return whether an entry belongs to the loss whose gradient has begun."""
+    if isinstance(entry, Call):
+        return not (isinstance(entry.target, Source) or entry.writes)
+    return isinstance(entry, Backward)
+
+
+def _altered(item: Any) -> Any:
+    """Return other data of the same form."""
+    if not isinstance(item, Tensor) or item.requires_grad:
+        return item
+    return 1 - 0.7 * item if item.is_floating_point() else item.flip(-1).roll(1, 0) if item.ndim else item
 
 
 def weight_of(model: nn.Module, name: str) -> Tensor:

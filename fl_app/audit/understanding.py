@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_app.audit.arrays import Match, Name, State, arrays_of, match, match_by_name, match_order
-from fl_app.audit.batches import Batch, batch_of
+from fl_app.audit.batches import Batch, batch_of, batches_of
+from fl_app.audit.low_digits import other_digits
 from fl_app.audit.tape import Call, Player, Tape
 from fl_app.audit.traffic import Exchange
 
@@ -39,6 +40,8 @@ class Understanding:
     order_names: Mapping[Name, str] = field(default_factory=dict)
     meaning: Match | None = None
     unknown: tuple[Name, ...] = ()
+    beside: tuple[Name, ...] = ()
+    """Arrays of order and reply that are of other models which the client trains."""
     tape: Tape | None = None
     number: int = 0
     """Which model of the tape it is."""
@@ -48,6 +51,8 @@ class Understanding:
     """Whether mods of the app changed the update before it was sent."""
     added: float = 0.0
     """Standard deviation of what the app's mods add to the update."""
+    other_digits: int = 0
+    """Numbers of the reply that training did not leave to the last digit."""
     noise: float | None = None
     """Standard deviation of noise in the first step's gradient, if it has noise."""
 
@@ -64,33 +69,32 @@ def understand(exchange: Exchange, tape: Tape) -> Understanding:
     sent = arrays_of(exchange.reply.content)
     if not inner:
         return _not(found, "the reply holds no arrays")
+    if tape.problems:
+        return _not(found, tape.problems[0])
     if not tape.models:
         return _not(
             found,
             "no torch model was called while the client trained: the app trains with numpy, scikit-learn or "
             "another library, whose updates these attacks do not read",
         )
-    if tape.problems:
-        return _not(found, tape.problems[0])
-    number = _trained_model(tape)
+    number, meaning = _replying_model(inner, tape)
     found.number, found.model = number, copy.deepcopy(tape.models[number].start)
-    start, final = (
-        {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-        for module in (tape.models[number].start, tape.models[number].live)
-    )
-    gradients = _own(tape.steps[-1].gradients or {}, number) if tape.steps else {}
-    meaning = match(inner, State(start, final, gradients))
+    start, final = _states(tape, number)
     found.tried.append(
-        f"compared {len(inner)} arrays of the reply with weights, differences and gradients of a "
-        f"{type(found.model).__name__} with {len(start)} tensors"
+        f"compared {len(inner)} arrays of the reply with weights, differences and gradients of "
+        f"{len(tape.models)} models, best a {type(found.model).__name__} with {len(start)} tensors"
     )
     if not meaning.names:
         return _not(
             found, "no array of the reply equals a weight, a difference or a gradient of the model", meaning
         )
-    found.meaning, found.unknown = meaning, meaning.unknown
-    found.order_names = match_order(arrays_of(exchange.order.content), start)
-    found.batches = [batch for step in tape.steps if (batch := batch_of(step)) is not None]
+    order = arrays_of(exchange.order.content)
+    found.order_names = match_order(order, start)
+    found.beside = _beside(meaning, found.order_names, inner, order, tape, number)
+    found.meaning = meaning
+    found.unknown = tuple(place for place in meaning.unknown if place not in found.beside)
+    found.batches = [batch for step in tape.steps for batch in batches_of(step)]
+    found.other_digits = other_digits(inner, meaning, _state(tape, number))
     _replay(found, start, final)
     _sent_update(found, inner, sent, start)
     found.facts |= _facts(found, start, final)
@@ -109,7 +113,7 @@ def _replay(found: Understanding, start: Mapping[str, Tensor], final: Mapping[st
         return
     if found.is_gradient:
         replayed = {n: g.double() for (m, n), g in player.gradients().items() if m == number}
-        true = {n: g.double() for n, g in _own(tape.steps[-1].gradients or {}, number).items()}
+        true = {n: g.double() for n, g in _state(tape, number).gradients.items()}
     else:
         again = player.models[number].state_dict()
         replayed = {n: again[n].double() - t.double() for n, t in start.items() if t.is_floating_point()}
@@ -125,8 +129,34 @@ def _replay(found: Understanding, start: Mapping[str, Tensor], final: Mapping[st
         _not(found, "the client's weights did not change")
     elif found.error <= TOLERANCE and set(true) <= set(replayed):
         found.proven = True
+        _control(found, true, size)
     else:
         _by_noise(found)
+
+
+def _control(found: Understanding, true: Mapping[str, Tensor], size: float) -> None:
+    """Play the tape with other data: an update that stays as it is does not come from the batches."""
+    assert found.tape is not None
+    if not found.tape.by_hand:
+        return
+    player = Player(found.tape, altered=True)
+    try:
+        player.play(found.tape.steps)
+    except Exception:  # other data may not fit a stranger's code, which then depends on them
+        return
+    if found.is_gradient:
+        other = {n: g.double() for (m, n), g in player.gradients().items() if m == found.number}
+        off = _norm({n: other[n] - t for n, t in true.items() if n in other})
+    else:
+        again, start = player.models[found.number].state_dict(), found.tape.models[found.number].start
+        moved = {n: again[n].double() - t.double() for n, t in start.state_dict().items()}
+        off = _norm({n: moved[n] - t for n, t in true.items()})
+    found.tried.append(
+        f"played them on other data, since the app changes weights or gradients itself: the update moves by "
+        f"{off / size:.1e} of its size"
+    )
+    if off <= TOLERANCE * size:
+        _not(found, "the update does not depend on the batches that were recorded")
 
 
 def _by_noise(found: Understanding) -> None:
@@ -222,11 +252,12 @@ def _facts(
         "BatchNorm": any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in found.model.modules()),
         "mode": _mode(found),
         "optimiser": type(tape.optimisers[0]).__name__ if tape.optimisers else "none",
-        "learning rate": groups[0].get("lr") if groups else None,
+        "learning rate": groups[0].get("lr") if groups else _rate_by_hand(found),
         "momentum": groups[0].get("momentum") if groups else None,
-        "local steps": len(tape.trained) or len(tape.steps),
+        "local steps": len(tape.trained) or sum(batch_of(step) is not None for step in tape.steps),
         "batch size": sizes[-1] if sizes else None,
         "samples": sum(len(batch.inputs) for batch in found.batches),
+        "changes weights or gradients by hand": tape.by_hand,
         "changed by mods": found.defended,
     }
 
@@ -240,6 +271,71 @@ def _mode(found: Understanding) -> str:
         if isinstance(entry, Call) and entry.modes
     ]
     return "train" if all(modes) else "eval" if not any(modes) else "both"
+
+
+def _rate_by_hand(found: Understanding) -> float | None:
+    """Return the learning rate of an app that steps without an optimiser; None if a step is no such one."""
+    assert found.tape is not None
+    if found.is_gradient:
+        return None
+    player = Player(found.tape)
+    for step in found.tape.steps:
+        before = {n: p.detach().clone() for n, p in player.models[found.number].named_parameters()}
+        player.play([step])
+        after = dict(player.models[found.number].named_parameters())
+        own = _own(player.gradients(), found.number)
+        gradient = torch.cat([g.double().flatten() for g in own.values()] or [torch.zeros(1)])
+        move = torch.cat(
+            [(after[n].detach() - before[n]).double().flatten() for n in own] or [torch.zeros(1)]
+        )
+        if move.any() and gradient.any():
+            rate = -float(move @ gradient / (gradient @ gradient))
+            off = float((move + rate * gradient).norm() / move.norm())
+            return rate if rate > 0 and off < TOLERANCE else None
+    return None
+
+
+def _replying_model(inner: Mapping[Name, np.ndarray], tape: Tape) -> tuple[int, Match]:
+    """Return the model whose state explains most of a reply, and how; the trained one of equals."""
+    best = _trained_model(tape)
+    matches = [match(inner, _state(tape, number)) for number in range(len(tape.models))]
+    explained = [sum(inner[place].size + 1 for place in found.names) for found in matches]
+    number = max(range(len(matches)), key=lambda i: (explained[i], i == best))
+    return number, matches[number]
+
+
+def _states(tape: Tape, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return a model's state before and after."""
+    start, final = (
+        {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        for module in (tape.models[number].start, tape.models[number].live)
+    )
+    return start, final
+
+
+def _state(tape: Tape, number: int) -> State:
+    # the last entries of a tape may be mere reading
+    last: dict[tuple[int, str], Tensor] = next((s.gradients for s in tape.steps[::-1] if s.gradients), {})
+    return State(*_states(tape, number), _own(last, number))
+
+
+def _beside(
+    meaning: Match,
+    order_names: Mapping[Name, str],
+    inner: Mapping[Name, np.ndarray],
+    order: Mapping[Name, np.ndarray],
+    tape: Tape,
+    number: int,
+) -> tuple[Name, ...]:
+    """Return the arrays of a reply and of its order that belong to other models of the client."""
+    found: list[Name] = []
+    rest = {place: inner[place] for place in meaning.unknown}
+    ordered = {place: array for place, array in order.items() if place not in order_names}
+    for other in range(len(tape.models)):
+        if other != number:
+            found += match(rest, _state(tape, other)).names
+            found += match_order(ordered, _states(tape, other)[0])
+    return tuple(dict.fromkeys(found))
 
 
 def _trained_model(tape: Tape) -> int:

@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
         backend=args.backend,
         attack_seconds=args.attack_seconds,
         planted_runs=0 if args.no_exits else args.planted_runs,
+        planted_seconds=args.exit_seconds,
         seed=args.seed,
     )
     names = [name for given in args.defense for name in given.split(",")]
@@ -103,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--attack-seconds", type=float, default=30.0, metavar="S", help="longest search (30)")
     parser.add_argument(
         "--planted-runs", type=int, default=24, metavar="N", help="calls with planted bits (24)"
+    )
+    parser.add_argument(
+        "--exit-seconds", type=float, default=180.0, metavar="S", help="seconds of all these calls (180)"
     )
     parser.add_argument("--no-exits", action="store_true", help="leave out the exits")
     parser.add_argument("--seed", type=int, default=0)

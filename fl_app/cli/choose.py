@@ -16,11 +16,11 @@ from rich.text import Text
 from fl_app.cli.before_hydra import check_overrides, refuse_sweep
 from fl_app.cli.guard import INTERRUPTED
 from fl_app.cli.own_code import add_option, import_from_here, search_in
-from fl_app.config.compose import ConfigError, compose, join_overrides, key_of
+from fl_app.config.compose import ConfigError, compose, join_overrides, key_of, nearest, top_keys
 from fl_app.console.logs import show_logs
 from fl_app.experiments.choosing.candidates import BASELINE, chosen
 from fl_app.experiments.choosing.evidence import Evidence, Measure, gather
-from fl_app.experiments.choosing.trial import Trial, run_trial
+from fl_app.experiments.choosing.trial import Trial, Tried, run_trial
 from fl_app.experiments.choosing.verdicts import Choice, Limits, choose
 from fl_app.report import compare_runs
 from fl_app.report.data.formats import DASH, format_bytes
@@ -28,9 +28,11 @@ from fl_app.results import write_json
 
 _UNITS = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9}
 _TAKEN = ("defense", "seed", "baseline", "run_dir", "resume")
-_SECURE = "fl-app defense=fl_top secagg=on dp=client"
+_SECURE = ("defense=fl_top", "secagg=on", "dp=client")
 NOTHING_HOLDS = 3
 """Exit code if no candidate keeps all limits."""
+UNDECIDED = 4
+"""Exit code if none that was tried does, and there was no time for others."""
 DEFAULTS = {
     **{"max_leak": "0.3", "max_loss": "2", "max_bytes": "", "epsilon": ""},
     **{"minutes": "30", "seeds": "3", "jobs": "1", "defenses": "", "into": "multirun/choose"},
@@ -47,9 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
     refuse_sweep(overrides)
     if taken := {key_of(override).split(".")[0] for override in overrides} & set(_TAKEN):
         raise ConfigError(f"{', '.join(sorted(taken))}: leave it out, choose sets it for each candidate")
+    misspelt = [key for key in map(key_of, overrides) if nearest(key, [*DEFAULTS]) and key not in top_keys()]
+    if misspelt:
+        raise ConfigError(f"{misspelt[0]}: unknown key{nearest(misspelt[0], [*DEFAULTS])}")
     overrides = _with_attack(overrides)
     check_overrides([*overrides, "defense=none"])
     epsilon = _number(own, "epsilon") if own["epsilon"] else None
+    if epsilon == 0:
+        raise ConfigError("epsilon: expected a number above 0, got 0")
     limits = Limits(
         leak=_number(own, "max_leak"),
         loss=_number(own, "max_loss"),
@@ -74,29 +81,35 @@ def _run(trial: Trial, limits: Limits) -> None:
         tried = run_trial(trial, lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         print(
-            "fl-app choose: interrupted; the same command goes on with what is not finished", file=sys.stderr
+            f"fl-app choose: interrupted; finished runs are in {trial.root.resolve()}; "
+            "the same command goes on with the others",
+            file=sys.stderr,
         )
         sys.exit(INTERRUPTED)
     bare = tried.runs[BASELINE]
     evidence = {name: gather(runs, bare) for name, runs in tried.runs.items() if runs}
     if BASELINE not in evidence:
         why = tried.failed.get(BASELINE, "the time budget was too short; give more minutes=")
-        raise ConfigError(f"choose: the run without a defense did not finish: {why}")
+        raise ConfigError(f"the run without a defense did not finish: {why}")
     choice = choose(evidence, limits)
     lost = dict(choice.lost) | {name: reason for name, reason in tried.failed.items() if name not in evidence}
-    lost |= {one.name: "no time" for one in trial.candidates if one.name not in {*evidence, *lost}}
+    lost |= dict.fromkeys(_untried(trial, tried), "no time")
     console = Console()
     console.print(_table(evidence))
     if tried.left:
         print(f"the time budget left out {tried.left} runs; the same command with more minutes= goes on")
     page = compare_runs([run.folder for runs in tried.runs.values() for run in runs.values()], trial.root)
-    lines = recommendation(trial, choice, lost, evidence, limits)
+    lines = recommendation(trial, choice, lost, evidence, limits, _untried(trial, tried))
     print("\n".join(lines))
     print(f"comparison: {page.resolve()}")
-    content = {"recommended": choice.best, "weak_attack": choice.weak, "lost": lost, "words": lines}
+    untried = _untried(trial, tried)
+    content = {
+        **{"recommended": choice.best, "weak_attack": choice.weak, "untried": untried},
+        **{"lost": lost, "words": lines},
+    }
     write_json(trial.root / "choice.json", content, ascii_only=False)
     if choice.best is None:
-        sys.exit(NOTHING_HOLDS)
+        sys.exit(UNDECIDED if untried else NOTHING_HOLDS)
 
 
 def recommendation(
@@ -105,8 +118,10 @@ def recommendation(
     lost: Mapping[str, str],
     evidence: Mapping[str, Evidence],
     limits: Limits,
+    untried: Sequence[str],
 ) -> list[str]:
     """Return the recommendation, how to use it, and why the others lost."""
+    own = [o for o in trial.overrides if not o.startswith(("attack", "audit"))]
     reasons = [f"  {name}: {reason}" for name, reason in lost.items()]
     if choice.weak:
         leak = _shown(evidence[BASELINE].leak, 3)
@@ -115,16 +130,23 @@ def recommendation(
             "proves nothing; attack longer (attack.steps=…) or on a smaller batch (audit.batch_size=1).",
             *(["candidates that break other limits:", *reasons] if reasons else []),
         ]
-    if choice.best is None:
+    if choice.best is None and untried:
         return [
-            "none of these holds: use secure aggregation with differential privacy",
-            f"  command: {_SECURE}{'' if limits.epsilon is None else f' dp.epsilon={limits.epsilon:g}'}",
+            "no recommendation yet: none that was tried is shown to hold, and time ran out before "
+            f"{', '.join(untried)};",
+            "the same command with more minutes= goes on. So far:",
+            *reasons,
+        ]
+    if choice.best is None:
+        bound = [] if limits.epsilon is None else [f"dp.epsilon={limits.epsilon:g}"]
+        return [
+            "none of these is shown to hold: use secure aggregation with differential privacy",
+            f"  command: {shlex.join(['fl-app', *own, *_SECURE, *bound])}",
             "  in your app: fl_app.strategies.SecureAggregation with ClientLevel, docs/library.md",
             "why each lost:",
             *reasons,
         ]
     best = next(one for one in trial.candidates if one.name == choice.best)
-    own = [o for o in trial.overrides if not o.startswith(("attack", "audit"))]
     found = evidence[best.name]
     epsilon = "" if found.epsilon is None else f", ε {found.epsilon:.3g}"
     return [
@@ -134,6 +156,11 @@ def recommendation(
         *([f"  in your Flower app: {best.use}"] if best.use else []),
         *(["why the others lost:", *reasons] if reasons else []),
     ]
+
+
+def _untried(trial: Trial, tried: Tried) -> list[str]:
+    names = [one.name for one in trial.candidates]
+    return [name for name in names if not tried.runs[name] and name not in tried.failed]
 
 
 def _with_attack(overrides: Sequence[str]) -> list[str]:
@@ -192,7 +219,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Try defenses on your data and model, attack each plain and adaptive, recommend one.\n\n"
         "limits:  max_leak=0.3 (SSIM)  max_loss=2 (points)  max_bytes=250kB (a round)  epsilon=8\n"
         "effort:  minutes=30  seeds=3  jobs=1  defenses=topk-20,dgp  into=multirun/choose\n"
-        "exit code 3: no candidate keeps all limits. The same command resumes.",
+        "exit codes: 3, no candidate keeps all limits; 4, nor do those that there was time for. "
+        "The same command resumes.",
     )
     parser.add_argument(
         "words", nargs="*", metavar="key=value", help="limits, effort, and settings of fl-app"

@@ -6,7 +6,7 @@ import sys
 
 from fl_app import __version__
 from fl_app.cli.subcommands import SUBCOMMANDS, run_command
-from fl_app.config.compose import ConfigError, nearest, top_keys
+from fl_app.config.compose import ConfigError, groups_with, nearest, top_keys
 
 _HELP = {"-h", "--help"}
 
@@ -39,6 +39,8 @@ def is_bare(word: str) -> bool:
 def unknown_word(word: str) -> str:
     """Return the complaint about a word that is neither a setting nor a subcommand."""
     settings = [f"{key}=…" for key in top_keys()]
+    if groups := groups_with(word):
+        return f"{word!r}: expected key=value (did you mean {groups[0]}={word}?)"
     return (
         f"{word!r}: expected key=value or one of the commands {', '.join(SUBCOMMANDS)}"
         f"{nearest(word, [*SUBCOMMANDS, *settings])}"

@@ -37,6 +37,7 @@ def guarded(
     """Run ``command``; print one line for every error that is not a defect, or when it is ``interrupted``."""
     prepare_streams()
     logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback
+    _say_no_shortage_twice()
     try:
         try:
             command()
@@ -60,6 +61,18 @@ def guarded(
         # it may quote a folder that a stranger made
         _say(printable(": ".join(word for word in (name, ran_out, first) if word), lines=True))
         sys.exit(MISTAKE if isinstance(error, _MENDABLE) and ran_out is None else FAILED)
+
+
+def _say_no_shortage_twice() -> None:
+    """Keep quiet about a lack of memory in a library's callbacks: the command itself meets it, too."""
+    honest = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
+        error = unraisable.exc_value
+        if error is None or shortage(error) is None:
+            honest(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _say(line: str) -> None:

@@ -44,7 +44,8 @@ def run_cells(planned: Sequence[tuple[list[str], Path]], *, named: bool, jobs: i
     try:
         end = run_sweep(cells, say, jobs=jobs)
     except KeyboardInterrupt:
-        print(f"fl-app: interrupted; {again} goes on with what is not finished", file=sys.stderr)
+        kept = f"the runs are in {folder.resolve()}"
+        print(f"fl-app: interrupted; {kept}; {again} goes on with what is not finished", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if end.finished:
         console = Console()

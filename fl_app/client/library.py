@@ -25,7 +25,7 @@ from fl_app.client.vector_client import VectorClient
 from fl_app.defenses import Defense, protect
 from fl_app.models.described import check_types, describe_module
 from fl_app.policy import Noise, Policy, Refusal, RunPlan
-from fl_app.privacy import ClientLevel
+from fl_app.privacy import ClientLevel, ClientNoise
 from fl_app.training import LocalData, Rules, parameters, state_buffers
 from fl_app.transforms import Transform
 from fl_app.wire import decode
@@ -35,6 +35,7 @@ from fl_app.wire.messages import (
     EXAMPLES,
     GRADIENT,
     OFFER,
+    PRIVACY,
     SHARE,
     UNMASK,
     UPDATE,
@@ -71,6 +72,14 @@ def app(
     leaves; ``privacy`` and ``secagg`` must be those of the strategy. ``local_steps`` is the most steps of a
     round, for the node's policy. ``seed`` seeds torch in every round.
     """
+    for what, given, wanted in (("privacy", privacy, ClientNoise), ("secagg", secagg, SecureSettings)):
+        if given is not None and not isinstance(given, wanted):
+            raise TypeError(f"app: {what} must be a {wanted.__name__}, got {type(given).__name__}")
+    for what, function in (("train", train), ("evaluate", evaluate), *(("mods", mod) for mod in mods)):
+        if not callable(function) and not (what == "evaluate" and function is None):
+            raise TypeError(f"app: {what} must be callable, got {type(function).__name__}")
+    if defense is not None and not isinstance(defense, Defense | Transform):
+        raise TypeError(f"app: defense must be a Defense or a Transform, got {type(defense).__name__}")
     maker = _Maker(
         _module(model), train, _checked_defense(defense), privacy, secagg, evaluate, local_steps, seed
     )
@@ -192,7 +201,7 @@ class _Maker:
     def client(self, message: Message, parcel: Parcel, context: Context, records: RecordDict) -> Client:
         """Return the client for an order."""
         policy = named_policy(context)
-        config, gradient = _config_of(parcel)
+        config, gradient = self._config_of(parcel)
         samples = _Samples()
 
         def counted(count: int) -> None:
@@ -206,6 +215,30 @@ class _Maker:
         kind = Client if self._defense.scheme is None else VectorClient
         guard = None if policy is None else self._guard(policy, context, records)
         return kind(parts, *partition_of(context), False, guard)
+
+    def _config_of(self, parcel: Parcel) -> tuple[Config, bool]:
+        """Return the config for the user's function, and whether the strategy averages gradients.
+
+        Refuse the order of a strategy that does not go with this app's defense or privacy.
+        """
+        config = dict(parcel.config)
+        update, charged = config.pop(UPDATE, None), config.pop(PRIVACY, None)
+        if update not in (GRADIENT, CHANGE):
+            raise MessageError(
+                f"expected an order whose config has {UPDATE}={GRADIENT} or {CHANGE}, got {update!r}: "
+                "the strategy must be one of fl_app.strategies, made from a torch module"
+            )
+        if (self._defense.scheme is None) != (parcel.plan is None):
+            raise MessageError(
+                "the app's defense and the strategy do not go together: fl_top goes with FLTop, fl_basic "
+                "with FLBasic, fl_cs with FLCS, fl_std with FLStd, all others with FedSGD, FedAvg and ADGP"
+            )
+        if charged != (None if self._privacy is None else self._privacy.digest):
+            raise MessageError(
+                "the strategy charges another noise than this app adds: give both the same "
+                "privacy=ClientLevel(...)"
+            )
+        return config, update == GRADIENT
 
     def evaluated(self, message: Message, context: Context) -> Message:
         """Evaluate the whole model in a message."""
@@ -255,15 +288,3 @@ class _Maker:
             noise=None if privacy is None else Noise("client", privacy.delta, privacy.epsilon),
         )
         return Guard(policy, plan, Books(account_file(context), records), context.run_id, bundle_hash())
-
-
-def _config_of(parcel: Parcel) -> tuple[Config, bool]:
-    """Return the config for the user's function, and whether the strategy averages gradients."""
-    config = dict(parcel.config)
-    update = config.pop(UPDATE, None)
-    if update not in (GRADIENT, CHANGE):
-        raise MessageError(
-            f"expected an order whose config has {UPDATE}={GRADIENT} or {CHANGE}, got {update!r}: "
-            "the strategy must be one of fl_app.strategies, made from a torch module"
-        )
-    return config, update == GRADIENT

@@ -190,6 +190,11 @@ def group_choices(group: str, searched: Sequence[Path] = ()) -> list[str]:
     return sorted({path.stem for folder in (CONF_DIR, *searched) for path in (folder / group).glob("*.yaml")})
 
 
+def groups_with(choice: str) -> list[str]:
+    """Return the groups that have a choice of this name."""
+    return [group for group in (*_GROUPS, "experiment") if choice in group_choices(group)]
+
+
 @lru_cache(maxsize=1)
 def top_keys() -> list[str]:
     """Return the settings and groups of ``conf/`` that an override can begin with."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -71,6 +72,13 @@ class ClientNoise(ABC):
         ):
             if self.canaries and refused:
                 raise ValueError(f"{who}: canaries {why}, got canaries={self.canaries}")
+
+    @property
+    def digest(self) -> str:
+        """Hash of the settings that the server charges; both sides must have the same."""
+        values = [getattr(self, field.name) for field in fields(self) if field.name != "secure"]
+        equal = [float(value) if isinstance(value, int) else value for value in values]
+        return hashlib.sha256(f"{type(self).__name__} {equal}".encode()).hexdigest()[:16]
 
     @property
     @abstractmethod

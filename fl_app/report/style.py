@@ -120,6 +120,7 @@ th { font-weight: 600; color: var(--muted); vertical-align: bottom; }
 th.group { text-align: center; border-left: 1px solid var(--line); }
 td { max-width: 24rem; overflow-wrap: break-word; }
 .number { text-align: right; white-space: nowrap; }
+th.number { white-space: normal; }
 td small { display: block; }
 .tokens { min-width: min(36rem, 62vw); line-height: 1.9; }
 .tokens mark { background: var(--bad); color: var(--bad-ink); border-radius: 4px; padding: 0 .2rem; }
@@ -221,7 +222,7 @@ ul { padding-left: 1.2rem; margin: .4rem 0; }
   .scroll td[data-label]::before { content: attr(data-label) ": "; color: var(--muted); }
   .scroll td small { display: inline; }
   .wide tbody td:first-child { position: static; }
-  .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(5.2rem, 1fr)); }
+  .gallery { gap: .8rem .5rem; grid-template-columns: repeat(var(--columns), minmax(4.3rem, 1fr)); }
   .gallery figcaption, .gallery .head { font-size: .75rem; }
 }
 @media print {

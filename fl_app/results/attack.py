@@ -112,6 +112,10 @@ class Attack(SparseRow):
     participant: Whole | None = None
     """The client that attacks, where it is not the server."""
     batch_size: Whole | None = None
+    model: str | None = None
+    """Hash of the weights and buffers that the update was computed with."""
+    samples: list[str] | None = None
+    """Hash of each true sample, in the order of the scores."""
     manipulated: bool = False
     """Whether the server had sent the client another model than the round's."""
     broadcaster: bool | None = None

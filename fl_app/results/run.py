@@ -30,6 +30,23 @@ class Model(Row):
     buffers: Whole | None = None
 
 
+class Origin(Row):
+    """The code, machine and data that a run's numbers come from."""
+
+    commit: str | None = None
+    """The commit of the code; None: it is no checkout of a repository."""
+    changed: bool | None = None
+    """Whether files that git tracks differed from that commit."""
+    lock: str | None = None
+    """Hash of the exact versions that the checkout names for development."""
+    processor: str | None = None
+    system: str | None = None
+    threads: Whole | None = None
+    """Threads of torch."""
+    test_data: str | None = None
+    """Hash of the samples and labels that accuracy is measured on."""
+
+
 class Exchange(SparseRow):
     """The vector that each client sends in a round, where it is one."""
 
@@ -140,6 +157,7 @@ class Run(Row):
     """All settings; ``config["choices"]`` names the options chosen in the config groups."""
     config_hash: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+    origin: Origin | None = Field(default=None, exclude_if=absent)
     model: Model = Model()
     test_samples: Whole | None = Field(default=None, exclude_if=absent)
     """The number of samples that accuracy is measured on; None where it is of something else."""

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 from fl_app.results.paths import inside
 from fl_app.results.reading import RESULT, forgive, read_object, spelled
 from fl_app.results.rows import Row, Whole
+from fl_app.results.run import Origin
 
 STUDY = "study.json"
 VARIANT = "variant-"
@@ -38,6 +39,11 @@ class StudyCell(Row):
     reason: str | None = None
     """The reason why it is not finished."""
     overrides: list[str] = Field(default_factory=list)
+    config: str | None = None
+    """Hash of the run's config."""
+    origin: Origin | None = None
+    """The code, machine and data that its numbers come from."""
+    versions: dict[str, str] = Field(default_factory=dict)
 
 
 class Place(Row):
@@ -139,6 +145,8 @@ class StudyResult(Row):
     """The hash of the paper's protocol by which the claims were judged."""
     versions: dict[str, str] = Field(default_factory=dict)
     finished: bool = False
+    measured_on: str | None = None
+    """The day on which the last of its runs was written."""
     asked: list[str] = Field(default_factory=list)
     """The parts and overrides that a command asked for instead of the whole study; empty: the whole."""
 
@@ -169,6 +177,8 @@ class StudyResult(Row):
         """The day on which the last of its runs was written."""
         # of the results, not of study.json: the same command writes that one anew without measuring anything
         results = [result for cell in self.cells if (result := self.folder_of(cell) / RESULT).is_file()]
+        if not results and self.measured_on is not None:  # it was published without its runs
+            return self.measured_on
         latest = max(path.stat().st_mtime for path in results or [self.folder / STUDY])
         return datetime.fromtimestamp(latest, UTC).date().isoformat()
 

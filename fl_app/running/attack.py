@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fl_app.adversary.attacker import Attacker
 from fl_app.adversary.passive import PassiveServer, Public, Sighting, observe
@@ -23,9 +23,14 @@ from fl_app.report import save_images
 from fl_app.results import Attack, Read, Recovery, Sentence, TracePoint, Trained, Transcript
 from fl_app.running.bounds import bound_attack, exceeded_notes
 from fl_app.running.result import Results
+from fl_app.storage.fingerprint import short_hash
 from fl_app.types import Observation, Truth, Update
+from fl_app.wire.messages import Order
 
 logger = logging.getLogger(__name__)
+
+Rehearse = Callable[[nn.Module, Order, Tensor, Tensor], Update]
+"""From a model, its order, and pixels with labels to the update that a client would send."""
 
 EXACT = 70.0
 """The PSNR, in dB, above which an image counts as recovered: its pixels are right to the last level."""
@@ -68,14 +73,20 @@ class _Case:
 
 
 def attack_sightings(
-    sightings: list[Sighting], attacker: Attacker, template: nn.Module, public: Public, results: Results
+    sightings: list[Sighting],
+    attacker: Attacker,
+    template: nn.Module,
+    public: Public,
+    results: Results,
+    *,
+    rehearse: Rehearse | None = None,
 ) -> None:
     """Attack each sighting as it was sent and, for contrast, as it was before the defense.
 
     Updates of one round to one model are attacked together where the attack can:
-    in one graph that is several times faster.
+    in one graph that is several times faster. ``rehearse`` is a client's work as the attacker can run it.
     """
-    watch = _Watch(sightings, template, public, attacker, results.run.recovery)
+    watch = _Watch(sightings, template, public, attacker, results.run.recovery, rehearse)
     for group in _groups(sightings, attacker):
         entries = _attack(group, attacker, watch, results.folder)
         results.add_attacks(entries)
@@ -108,6 +119,8 @@ class _Watch:
     attacker: Attacker
     recovery: Recovery | None
     """The facts behind bounds, under differential privacy."""
+    rehearse: Rehearse | None = None
+    """A client's work as the attacker can run it; None: its gradient and `Attacker.defend` say it all."""
     earlier: dict[tuple[int, int], Observation] = field(default_factory=dict)
     """Observations by round and client: each has a model of its own, and is made once."""
 
@@ -116,7 +129,12 @@ class _Watch:
         if case.undefended:
             return self._see(case.sighting, undefended=True)
         seen = self._see(case.sighting, history=[self._before(one) for one in self._past(case.sighting)])
-        return replace(seen, defend=self.attacker.defend) if case.adaptive else seen
+        if not case.adaptive:
+            return seen
+        work = None
+        if self.rehearse is not None and seen.known is not None:
+            work = partial(self.rehearse, seen.model.train(self.public.training), case.sighting.order)
+        return replace(seen, defend=self.attacker.defend, rehearse=work)
 
     def _see(self, sighting: Sighting, **more: Any) -> Observation:
         manipulated = sighting.manipulated
@@ -246,6 +264,7 @@ def _entry(
         summed=case.sighting.summed,
         participant=case.sighting.participant,
         batch_size=case.sighting.samples,
+        **_hashes(case.sighting),
         manipulated=case.sighting.manipulated is not None,
         broadcaster=observation.broadcaster,
         settings=_settings(case, attacker),
@@ -275,6 +294,14 @@ def _entry(
         **_reads(case, result, attacker, granted=granted),
         **_search(case, result, attacker, folder, images),
     )
+
+
+def _hashes(sighting: Sighting) -> dict[str, Any]:
+    """Return what tells this update from others: its model, and its samples where an audit revealed them."""
+    found: dict[str, Any] = {"model": short_hash([*sighting.weights.values(), *sighting.buffers.values()])}
+    if sighting.truth is not None:
+        found["samples"] = [short_hash([sample]) for sample in sighting.truth.inputs]
+    return found
 
 
 def _settings(case: _Case, attacker: Attacker) -> dict[str, Any]:

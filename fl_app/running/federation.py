@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shlex
 import time
@@ -16,6 +17,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from fl_app.adversary.active import ActiveServer
 from fl_app.adversary.ascending import Ascend, AscendingServer
@@ -29,17 +31,18 @@ from fl_app.config.compose import ConfigError
 from fl_app.config.trust import NOBODY, Trust
 from fl_app.console.interruption import stopping_after_rounds
 from fl_app.console.progress import track
-from fl_app.data.dataset import normalise, pixels
+from fl_app.data.dataset import Samples, normalise, pixels
 from fl_app.data.traits import trait_of
 from fl_app.flower.held_tensor import hold, release
 from fl_app.flower.tapped import TappedGrid
 from fl_app.report import plot_partition, write_report
-from fl_app.running.attack import attack_sightings, check_attacked
+from fl_app.running.attack import Rehearse, attack_sightings, check_attacked
 from fl_app.running.bounds import describe_recovery
 from fl_app.running.checkpoint import has_checkpoint
 from fl_app.running.estimate import tell_estimate
 from fl_app.running.measured_epsilon import describe_canaries
 from fl_app.running.membership import MEMBERS, infer_members, promise_of
+from fl_app.running.origin import origin_of
 from fl_app.running.ownership import MODEL, claim, clear, remove_checkpoint, remove_drafts
 from fl_app.running.properties import PROPERTY, Rehearsal, infer_properties
 from fl_app.running.result import Results, run_folder
@@ -52,8 +55,9 @@ from fl_app.storage.plain_folder import remove_if_empty
 from fl_app.storage.tree_file import sync
 from fl_app.strategies import BudgetSpent, FedSGD
 from fl_app.strategies.outcome import check_used
-from fl_app.training import Evaluation, LocalData, batch_norm, parameters, task_of
-from fl_app.types import Manipulated
+from fl_app.training import Evaluation, LocalData, Rules, batch_norm, parameters, task_of
+from fl_app.types import Manipulated, Update
+from fl_app.wire.messages import Order
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +108,7 @@ def _run(
     config = parts.config
     results = Results(folder, config, _sizes(parts))
     results.run.test_samples = _test_samples(parts)
+    results.run.origin = origin_of([parts.dataset.test.inputs, parts.dataset.test.labels])
     describe_vectors(parts.strategy, parts.model, results)
     start = {name: p.detach().clone() for name, p in parameters(parts.model).items()}
     auditor = watch(parts)
@@ -137,7 +142,9 @@ def _run(
                 results.run.recovery = describe_recovery(
                     parts.strategy, sightings, parts.dataset.test, parts.attacker.mse_below
                 )
-                attack_sightings(sightings, parts.attacker, parts.model, parts.public, results)
+                attack_sightings(
+                    sightings, parts.attacker, parts.model, parts.public, results, rehearse=_rehearse(parts)
+                )
                 check_attacked(auditor, results)
             results.finish("finished")
         except BaseException as error:
@@ -176,21 +183,44 @@ def _infer_members(
     )
 
 
+def _rehearsal(parts: ServerParts) -> Rehearsal:
+    """Return a client's work on samples of the attacker's own."""
+    dataset, task = parts.dataset, task_of(parts.dataset)
+    data = LocalData(
+        parts.population, dataset.mean, dataset.std, parts.config["seed"], SERVER, task.predict, task.ask
+    )
+    return Rehearsal(parts.trainer, parts.defense, data)
+
+
+def _rehearse(parts: ServerParts) -> Rehearse | None:
+    """Return a client's work as an attacker can run it, if the defense changes training itself.
+
+    Else its gradient and `Attacker.defend` say the same, and are computed for many images at once.
+    """
+    defense = parts.defense
+    if defense.rules == Rules() or defense.scheme is not None or defense.transform.located is not None:
+        return None
+    rehearsal, seed = _rehearsal(parts), parts.config["seed"]
+
+    def rehearse(model: nn.Module, order: Order, pixels: Tensor, labels: Tensor) -> Update:
+        levels = (255 * pixels).round().clamp(0, 255).to(torch.uint8).cpu()
+        samples = Samples(levels, labels.cpu())
+        return rehearsal.update_of(copy.deepcopy(model), samples, order, defended=True, seed=seed)
+
+    return rehearse
+
+
 def _infer_properties(parts: ServerParts, sightings: list[Sighting], results: Results) -> None:
     if parts.attacker is None:
         return
     dataset, settings = parts.dataset, parts.attacker.settings
-    task = task_of(dataset)
-    data = LocalData(
-        parts.population, dataset.mean, dataset.std, parts.config["seed"], SERVER, task.predict, task.ask
-    )
     infer_properties(
         sightings,
         parts.attacker,
         parts.model,
         parts.public,
         results,
-        rehearsal=Rehearsal(parts.trainer, parts.defense, data),
+        rehearsal=_rehearsal(parts),
         trait=trait_of(settings["property"], settings["holds"], dataset.num_classes, dataset.feature_names),
     )
 
@@ -304,7 +334,7 @@ def _train(
                 raise ValueError(
                     f"dp: {spent}: more noise, fewer rounds or a larger budget are needed"
                 ) from None
-            check_used(type(strategy).__name__, strategy.records)
+            check_used(type(strategy).__name__, strategy.training_rounds)
             round_end.stop(str(spent))
     results.run.notes += _own_data_notes(strategy)
     results.run.notes += auditor.notes + privacy_notes(strategy, auditor.sightings)

@@ -41,10 +41,16 @@ class Rehearsal:
 
     def update(self, model: nn.Module, rows: Tensor, order: Any, *, defended: bool, seed: int) -> Update:
         """Return the update that a client with the samples at ``rows`` would send."""
+        return self.update_of(model, self.data.samples.take(rows), order, defended=defended, seed=seed)
+
+    def update_of(
+        self, model: nn.Module, samples: Samples, order: Any, *, defended: bool, seed: int
+    ) -> Update:
+        """Return the update that a client with ``samples`` would send."""
         generator = generator_for(seed, order.round, SERVER, "rehearsal")
         rules = self.defense.rules if defended else Rules()
-        data = replace(self.data, samples=self.data.samples.take(rows))
-        job = Job(order.round, order.lr, generator, rules, batch_size=len(rows))
+        data = replace(self.data, samples=samples)
+        job = Job(order.round, order.lr, generator, rules, batch_size=len(samples))
         update = self.trainer(model, data, job).update
         if not defended:
             return update

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SHORT = 16
+"""Digits that suffice to tell the samples and models of a study apart."""
+
 
 def hash_tensors(tensors: Iterable[Tensor]) -> str:
     """Return the SHA-256 of the tensors' bytes: any two that differ in a bit have another."""
@@ -17,6 +20,11 @@ def hash_tensors(tensors: Iterable[Tensor]) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()
+
+
+def short_hash(tensors: Iterable[Tensor]) -> str:
+    """Return the first `SHORT` digits of `hash_tensors`."""
+    return hash_tensors(tensors)[:SHORT]
 
 
 def hash_json(content: Any) -> str:

@@ -48,6 +48,7 @@ from fl_app.wire.bound import entropy_bound
 from fl_app.wire.messages import (
     CHANGE,
     GRADIENT,
+    PRIVACY,
     TRAIN,
     UPDATE,
     LocationQuery,
@@ -173,6 +174,7 @@ class FedSGD(Strategy):
         self._run = run
         self._model = describe_module(model) if run is None else run.spec
         self._parameters = tuple(parameters(model))
+        self._shapes = {name: tensor.shape for name, tensor in parameters(model).items()}
         self._frozen = tuple(frozen_parameters(model))
         self._buffers = tuple(state_buffers(model))
         self._tied = tied(model)
@@ -213,6 +215,11 @@ class FedSGD(Strategy):
     def private(self) -> bool:
         """True if updates leave under differential privacy."""
         return self._run is not None and self._run.release is not None
+
+    @property
+    def training_rounds(self) -> list[Round]:
+        """The rounds so far whose updates move the model."""
+        return self.records
 
     def disclose(self) -> Disclosure | None:
         """Return facts about the vectors that clients send, for the run's result; None: they send none."""
@@ -389,7 +396,7 @@ class FedSGD(Strategy):
             )
         finally:
             self._started = False
-        check_used(type(self).__name__, self.records)
+        check_used(type(self).__name__, self.training_rounds)
         return result
 
     def configure_train(
@@ -535,6 +542,12 @@ class FedSGD(Strategy):
                 f"{type(self).__name__}: initial_arrays must be the state dict of its model, "
                 f"got none of {missing[:5]}"
             )
+        other = [name for name, shape in self._shapes.items() if tensors[name].shape != shape]
+        if other:
+            raise ValueError(
+                f"{type(self).__name__}: initial_arrays must have the shapes of its model, {other[0]} must "
+                f"be {tuple(self._shapes[other[0]])}, got {tuple(tensors[other[0]].shape)}"
+            )
         self.weights = {name: tensors[name] for name in self._parameters}
         self.buffers = {name: tensors[name] for name in self._buffers}
         self._fixed = {name: tensors[name] for name in self._frozen}
@@ -562,13 +575,14 @@ class FedSGD(Strategy):
                     f"{who}: clients go by the run's config, expected no train_config, got {sorted(config)}"
                 )
             return None
-        if UPDATE in config or config.get("lr", lr) != lr:
+        if {UPDATE, PRIVACY} & config.keys() or config.get("lr", lr) != lr:
             raise ValueError(
-                f"{who}: train_config must leave {UPDATE!r} to the strategy and have its lr ({lr:g}), "
-                f"got {dict(config.items())}"
+                f"{who}: train_config must leave {UPDATE!r} and {PRIVACY!r} to the strategy and have its lr "
+                f"({lr:g}), got {dict(config.items())}"
             )
         update = CHANGE if self.sends_changes else GRADIENT
-        return ConfigRecord({**config, "server-round": server_round, "lr": lr, UPDATE: update})
+        charged = {} if self.privacy is None else {PRIVACY: self.privacy.digest}
+        return ConfigRecord({**config, "server-round": server_round, "lr": lr, UPDATE: update, **charged})
 
     def _packed_buffers(self) -> ArrayRecord | None:
         return pack_blob(encode(self.buffers)) if self.buffers and self._exchange_buffers else None

@@ -117,6 +117,13 @@ class FLStd(FedAvg):
             aggregate=aggregate,
             run=run,
         )
+        who = type(self).__name__
+        if privacy is not None and not isinstance(privacy, ClientNoise):
+            raise TypeError(f"{who}: privacy must be a ClientLevel, got {type(privacy).__name__}")
+        if aggregation is not None and not isinstance(aggregation, SecureAggregation):
+            raise TypeError(
+                f"{who}: aggregation must be a SecureAggregation, got {type(aggregation).__name__}"
+            )
         self.privacy = privacy
         self.aggregation = aggregation
         self.public = public

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fl_app.defenses.few_numbers import CHOSEN_BY
 from fl_app.privacy import ClientNoise
+from fl_app.results import Round
 from fl_app.sketches import (
     Chosen,
     Sketch,
@@ -179,6 +180,11 @@ class FLTop(FLStd):
         if self.coordinates is not None and not isinstance(self.downlink, FixedDownlink):
             self.exchange.downlink = self._downlink(self.coordinates)
         return super().configure_train(server_round, arrays, config, grid)
+
+    @property
+    def training_rounds(self) -> list[Round]:
+        """The rounds so far whose updates move the model: a vote moves none."""
+        return [record for record in self.records if record.round != self.voted_in]
 
     def sketch_of(self, server_round: int) -> Sketch:
         """Return the fixed coordinates as a sketch; before they are known, a vote on them."""

@@ -37,6 +37,9 @@ EXAMPLES = "num-examples"
 UPDATE, GRADIENT, CHANGE = "update", "gradient", "change"
 """The key of an order's config that says what the strategy averages, and its values."""
 
+PRIVACY = "privacy"
+"""The key of an order's config that names the mechanism which the strategy charges, if any."""
+
 VALUES = "values"
 """Name of the only tensor in blobs that hold a vector instead of a whole update."""
 

@@ -65,7 +65,7 @@ def test_an_observation_is_made_of_nothing_that_holds_client_data():
     direct = {
         name
         for name, hint in hints.items()
-        if name not in ("history", "rewrites", "defend") and Tensor in types_within(hint)
+        if name not in ("history", "rewrites", "defend", "rehearse") and Tensor in types_within(hint)
     }
     assert direct == TENSORS
     assert types_within(hints["model"]) == {nn.Module}

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -135,6 +136,23 @@ def test_dependencies_are_installed_before_the_code_is_copied(repository):
     ours = {name.split("/")[0] for name in copied if not name.startswith("/")}
     assert ours <= allowed
     assert all((repository / name).exists() for name in allowed)
+
+
+def test_the_stage_of_the_weights_has_all_that_it_imports(repository, tmp_path):
+    (stage,) = re.findall(
+        r"^FROM dependencies AS weights\n(.*?)^FROM", (repository / "Dockerfile").read_text(), re.M | re.S
+    )
+    for *sources, target in (line.split()[1:] for line in stage.splitlines() if line.startswith("COPY")):
+        for source in sources:
+            place = tmp_path / target / (Path(source).name if target.endswith("/") else "")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (repository / source).is_dir() else shutil.copy
+            copy(repository / source, place)
+    (module,) = re.findall(r"python -m (\S+)", stage)
+    code = f"import {module} as m; print(m.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path))
 
 
 def test_the_environment_of_the_image_is_that_of_its_last_stage(repository):

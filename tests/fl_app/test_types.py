@@ -1,6 +1,8 @@
-"""Observations made from gradients and from weights, and the check of their sign."""
+"""Observations made from gradients and from weights, and the check of their sign and size."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
@@ -158,6 +160,35 @@ def test_a_weight_difference_is_not_taken_for_a_gradient(granted, bias):
         assert Observation.from_weights(model, *weights, lr=0.01, local_steps=1, **known).lr == 0.01
         with pytest.raises(ValueError, match="swapped"):
             Observation.from_weights(model, *reversed(weights), lr=0.01, local_steps=1, **known)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 0.1, 0.5, 2.0, 1000.0])
+@pytest.mark.parametrize("classes", [3, 10])
+def test_the_factor_of_one_samples_gradient_is_found(factor, classes):
+    torch.manual_seed(classes)
+    model = network(classes)
+    inputs, labels = batch(1, classes)
+    true = gradient(model, inputs, labels)
+    scaled = [factor * tensor for tensor in true]
+    found = re.escape(f"{factor:.3g} times")
+    with pytest.raises(ValueError, match=found):
+        Observation.from_gradient(model, scaled)
+    Observation.from_gradient(model, scaled, check=False)
+    Observation.from_gradient(model, true)
+    difference = [-0.1 * tensor for tensor in true]
+    Observation.from_delta(model, difference, lr=0.1, local_steps=1)
+    with pytest.raises(ValueError, match=r"lr=0\.1, not 0\.02"):
+        Observation.from_delta(model, difference, lr=0.02, local_steps=1)
+    Observation.from_delta(model, difference, lr=0.02, local_steps=5)
+
+
+def test_several_samples_bound_the_size_of_a_mean():
+    torch.manual_seed(0)
+    model = network(10)
+    true = gradient(model, *batch(8, 10))
+    Observation.from_gradient(model, true, batch_size=8)
+    with pytest.raises(ValueError, match="the loss is a sum"):
+        Observation.from_gradient(model, [8 * tensor for tensor in true], batch_size=8)
 
 
 @settings(max_examples=150, deadline=None)

@@ -144,3 +144,17 @@ _kernels.impl("convolution_overrideable", _convolve, "PrivateUse1")
 _kernels.impl("convolution_backward_overrideable", _convolve_back, "PrivateUse1")
 _all = torch.library.Library("_", "IMPL")
 _all.fallback(_compute, "PrivateUse1")
+
+
+_honest_deepcopy = torch.Tensor.__deepcopy__
+
+
+def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    """Copy a tensor of the device; torch would copy its storage, of which this device has none of its own."""
+    if not _is_there(tensor) or id(tensor) in memo:
+        return _honest_deepcopy(tensor, memo)
+    memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
+
+
+torch.Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]

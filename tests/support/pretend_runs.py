@@ -22,6 +22,7 @@ from fl_app.config.build import client_parts
 from fl_app.experiments.job import run_job
 
 ROUNDS = 3
+_OF_A_DEVICE = ("config", "config_hash")
 
 
 def run(overrides: str, device: str, folder: Path, *, cut_at: int | None = None) -> dict[str, int]:
@@ -29,6 +30,8 @@ def run(overrides: str, device: str, folder: Path, *, cut_at: int | None = None)
     client_parts.cache_clear()
     before = dict(pretend_device.copies)
     every = words(f"{overrides} rounds={ROUNDS} device={device}")
+    if "data=" in overrides:  # other data have none of the settings of pictures
+        every = [word for word in every if word in overrides or not word.startswith("data.")]
     if cut_at is None:
         run_job(every, folder=folder)
     else:
@@ -51,6 +54,7 @@ def compare(overrides: str, home: Path) -> dict[str, Any]:
         "model": models[0] == models[1],
         "rounds": here["rounds"] == there["rounds"],
         "attacks": here["attacks"] == there["attacks"],
+        "others": [key for key in here if key not in _OF_A_DEVICE and here[key] != there.get(key)],
         "counted": [row["clients"] for row in there["rounds"]],
         "attacked": len(there["attacks"]),
         "failures": [f["reason"] for row in there["rounds"] for f in row["failures"]],

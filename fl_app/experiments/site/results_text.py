@@ -18,8 +18,11 @@ from fl_app.experiments.studies.claims import LEVEL
 from fl_app.experiments.studies.protocol import REPEATS
 from fl_app.report.markdown import markdown_rows
 from fl_app.results.study import ROLES, STUDY, VERDICTS, StudyResult, Verdict
+from fl_app.results.units import UNITS
 
 WORDS = "In words: "
+_PUBLISHED = (STUDY, "claims.json", UNITS, "table.md", "table.csv")
+_MOST_IN_SHORT = 3
 _ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 _OWN_WORDS = re.compile(rf"^{WORDS}.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -40,6 +43,8 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
     pictures = file.with_suffix("")
     for old in pictures.glob("*.png"):
         old.unlink()
+    for study in studies:
+        _publish(study, pictures / _key(study))
     sections = [_opening(claims)]
     for paper in in_order(study.paper for study in studies):
         sections.append(f"## {paper_name(paper)}")
@@ -49,6 +54,15 @@ def write_results(paths: Sequence[Path], file: Path) -> Path:
                 sections.append(_section(study, mine, words.get(_key(study)), pictures))
     file.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return file
+
+
+def _publish(study: StudyResult, folder: Path) -> None:
+    """Copy what `fl-app verify` and readers with programs of their own need; the runs stay where they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _PUBLISHED:
+        (folder / name).unlink(missing_ok=True)
+        if (source := study.folder / name).is_file():
+            shutil.copyfile(source, folder / name)
 
 
 def _key(study: StudyResult) -> str:
@@ -76,9 +90,34 @@ def _opening(claims: Sequence[MergedClaim]) -> str:
             "A claim is decided if its two-sided p, times the number of tests in its family, is at most "
             f"{LEVEL}; the protocol of the paper fixes the families. [studies.md](studies.md) describes the "
             "tests.",
+            _in_short(claims),
+            "## Counts",
             _by_paper(claims),
         ]
     )
+
+
+def _in_short(claims: Sequence[MergedClaim]) -> str:
+    """Return five lines a paper, one for each verdict, with its primary claims before others."""
+    parts = ["## In short"] if claims else []
+    for paper in in_order(merged.study.paper for merged in claims):
+        mine = [m for m in claims if m.study.paper == paper and m.claim.role != REPEATS]
+        ordered = sorted(mine, key=lambda merged: ROLES.index(merged.claim.role))
+        lines = [_verdict_line(verdict, ordered) for verdict in VERDICTS]
+        parts.append("\n".join([f"**{paper_name(paper)}**", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def _verdict_line(verdict: Verdict, claims: Sequence[MergedClaim]) -> str:
+    named = [merged for merged in claims if merged.claim.verdict == verdict]
+    primary = sum(merged.claim.role == ROLES[0] for merged in named)
+    shown = [
+        f"[{m.claim.text}](#{_key(m.study)})" + (f" (n = {m.claim.n} {m.claim.unit}s)" if m.claim.n else "")
+        for m in named[:_MOST_IN_SHORT]
+    ]
+    more = [f"and {len(named) - _MOST_IN_SHORT} more"] if len(named) > _MOST_IN_SHORT else []
+    count = f"{len(named)} ({primary} primary)" if named else "none"
+    return f"- *{verdict}*: {'; '.join([count, *shown, *more])}"
 
 
 def _listed(counts: Mapping[Verdict, int]) -> str:

@@ -7,8 +7,9 @@ share a gradient, so the unit is the update.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fl_app.experiments.studies.evidence import weigh
 from fl_app.experiments.studies.measured import Key, Measured, Selection, average, select
@@ -84,13 +85,17 @@ def _compare(claim: Claim, cells: Sequence[Measured], protocol: Protocol) -> _Fi
     values, remarks = _paired(left, right)
     if not values:
         return _Finding(Verdict(claim, UNKNOWN, f"the sides have no {left.unit} in common"))
-    differences = list(average({key: a - b for key, (a, b) in values.items()}, unit).values())
+    # of the left side: where both attack the same samples, those are the right one's too
+    mean = partial(average, unit=unit, identities=left.identities)
+    differences = list(mean({key: a - b for key, (a, b) in values.items()}).values())
     verdict = Verdict(
         claim,
         OPEN,
         "",
-        left=_mean({key: a for key, (a, _) in values.items()}, unit),
-        right=claim.bound if right is None else _mean({key: b for key, (_, b) in values.items()}, unit),
+        left=statistics.fmean(mean({key: a for key, (a, _) in values.items()}).values()),
+        right=claim.bound
+        if right is None
+        else statistics.fmean(mean({key: b for key, (_, b) in values.items()}).values()),
         n=len(differences),
     )
     said = (*remarks, *_forms(sides))
@@ -129,12 +134,17 @@ def _paired(left: Selection, right: Selection | None) -> tuple[dict[Key, tuple[f
     if right is None:
         return {key: (value, 0.0) for key, value in left.values.items()}, []
     both = {key: (value, right.values[key]) for key, value in left.values.items() if key in right.values}
+    remarks = []
     alone = sorted((left.values.keys() ^ right.values.keys()), key=str)
-    if not alone:
-        return both, []
-    named = ", ".join(_key_words(key, left.unit) for key in alone[:_NAMED_ALONE])
-    more = f" and {len(alone) - _NAMED_ALONE} more" if len(alone) > _NAMED_ALONE else ""
-    return both, [f"left out, as only one side has it: {named}{more}"]
+    if alone:
+        named = ", ".join(_key_words(key, left.unit) for key in alone[:_NAMED_ALONE])
+        more = f" and {len(alone) - _NAMED_ALONE} more" if len(alone) > _NAMED_ALONE else ""
+        remarks.append(f"left out, as only one side has it: {named}{more}")
+    hashed = left.identities.keys() & right.identities.keys() & both.keys()
+    others = sum(left.identities[key][0] != right.identities[key][0] for key in hashed)
+    if others:
+        remarks.append(f"the sides are paired by place: {others} of {len(both)} samples differ between them")
+    return both, remarks
 
 
 def _key_words(key: Key, unit: str) -> str:
@@ -149,10 +159,6 @@ def taken(selection: Selection, take: str) -> float:
     if take == "mean":
         return statistics.fmean(selection.by_unit().values())
     return {"min": min, "max": max}[take](selection.values.values())
-
-
-def _mean(values: Mapping[Key, float], unit: str) -> float:
-    return statistics.fmean(average(values, unit).values())
 
 
 def _forms(sides: Sequence[Selection]) -> list[str]:

@@ -28,6 +28,7 @@ from fl_app.results import Attack, Run, load_run
 
 Key = tuple[tuple[str, ...], tuple[Any, ...]]
 """The repetition, and the unit in it."""
+Identity = tuple[str, str]
 _UPDATE = 2
 """Number of parts of an image's place that name its update: client and round."""
 GAVE_UP = ("the attack gave up", "refused:")
@@ -61,10 +62,12 @@ class Selection:
     not_found: int = 0
     """Number of images without a value because the attack did not find them."""
     missing: str | None = None
+    identities: Mapping[Key, Identity] = field(default_factory=dict)
+    """Hashes of the sample and of the model behind a value, where they are known."""
 
     def by_unit(self) -> dict[tuple[Any, ...], float]:
         """Return the value of every unit."""
-        return average(self.values, self.unit)
+        return average(self.values, self.unit, self.identities)
 
 
 def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
@@ -74,16 +77,25 @@ def read_cell(planned: Planned, folder: Path, reason: str | None) -> Measured:
     return Measured(planned, folder, load_run(folder), None)
 
 
-def average(values: Mapping[Key, float], unit: str) -> dict[tuple[Any, ...], float]:
+def average(
+    values: Mapping[Key, float], unit: str, identities: Mapping[Key, Identity] | None = None
+) -> dict[tuple[Any, ...], float]:
     """Return one value per unit, the mean of its values.
 
-    Seeds have different images and models, so each repetition has its own units.
+    Repetitions have their own units, unless their samples and model are the same ones: an attack that is
+    repeated on one update says nothing about a second one.
     """
-    grouped: dict[tuple[Any, ...], list[float]] = {}
-    for (repetition, place), value in values.items():
-        key = {"seed": (), "update": place[:_UPDATE], "image": place}[unit]
-        grouped.setdefault((*repetition, *key), []).append(value)
-    return {key: statistics.fmean(group) for key, group in grouped.items()}
+    known = identities or {}
+    grouped: dict[tuple[Any, ...], dict[Key, float]] = {}
+    for key, value in values.items():
+        repetition, place = key
+        named = {"seed": (), "update": place[:_UPDATE], "image": place}[unit]
+        grouped.setdefault((*repetition, *named), {})[key] = value
+    distinct: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[float]]] = {}
+    for name, group in grouped.items():
+        same = tuple(sorted(known[key] for key in group)) if known.keys() >= group.keys() else name
+        distinct.setdefault(same, (name, []))[1].extend(group.values())
+    return {name: statistics.fmean(group) for name, group in distinct.values()}
 
 
 def select(cells: Sequence[Measured], selector: Selector) -> Selection:
@@ -217,12 +229,13 @@ def _of_attacks(cells: Sequence[Measured], selector: Selector, metric: Metric) -
     worse: Callable[..., Selection] = min if metric.lower_leaks_more else max
     chosen = worse(known, key=lambda form: statistics.fmean(form.values.values()))
     if len(known) == 2 and known[0].values == known[1].values:
-        return Selection(metric.unit, chosen.values, "both", chosen.not_found)
+        return replace(chosen, form="both")
     return chosen
 
 
 def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adaptive: bool) -> Selection:
     values: dict[Key, float] = {}
+    identities: dict[Key, Identity] = {}
     not_found, notes = 0, list[str]()
     for cell in cells:
         repetition = _repetition(cell, selector)
@@ -237,7 +250,12 @@ def _of_form(cells: Sequence[Measured], selector: Selector, metric: Metric, adap
                     not_found, value = not_found + 1, selector.not_found
                 if value is not None:
                     values[key] = value
+                    if attack.samples and attack.model:
+                        one = metric.unit == "image" and position < len(attack.samples)
+                        sample = attack.samples[position] if one else "+".join(attack.samples)
+                        identities[key] = sample, attack.model
     if values:
-        return Selection(metric.unit, values, "adaptive" if adaptive else "plain", not_found)
+        form = "adaptive" if adaptive else "plain"
+        return Selection(metric.unit, values, form, not_found, identities=identities)
     gave_up = next((note for note in notes if note.startswith(GAVE_UP)), None)
     return Selection(metric.unit, missing=gave_up or f"no attack of that kind has {metric.name}")

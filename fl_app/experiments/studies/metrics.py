@@ -125,6 +125,8 @@ _COUNTED: dict[str, Callable[[Run], float | None]] = {
     "downlink_per_client": _mean_bytes("downlink_bytes"),
     "compression": _compression,
 }
+RUN_METRICS = tuple(name for name in (*_OF_RUN, *_COUNTED) if name != "seconds")
+"""Metrics of a whole run that a rerun repeats."""
 _OF_ROUND = (
     "accuracy",
     "balanced_accuracy",

@@ -11,9 +11,11 @@ from fl_app.experiments.studies.figures import Drawn, draw
 from fl_app.experiments.studies.measured import Measured
 from fl_app.experiments.studies.page import Findings, study_page
 from fl_app.experiments.studies.table import study_table, table_csv, table_markdown
+from fl_app.experiments.studies.units import units_of
 from fl_app.report.charts.canvas import LIGHT, png_bytes, svg_bytes
 from fl_app.results import write_json, write_text
 from fl_app.results.study import STUDY, StudyCell, StudyFigure, StudyResult
+from fl_app.results.units import write_units
 
 
 def write_study(found: Findings, folder: Path) -> Path:
@@ -25,6 +27,7 @@ def write_study(found: Findings, folder: Path) -> Path:
     result = _result(found, folder, figures)
     write_text(folder / "table.md", table_markdown(found.study, found.lines))
     write_text(folder / "table.csv", table_csv(found.study, found.lines))
+    write_units(units_of(found.cells), folder)
     write_json(folder / "claims.json", [claim.as_json() for claim in result.claims], ascii_only=False)
     page = folder / "study.html"
     write_text(page, study_page(found, folder))
@@ -34,7 +37,7 @@ def write_study(found: Findings, folder: Path) -> Path:
 
 def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyResult:
     study = found.study
-    return StudyResult(
+    result = StudyResult(
         name=study.name,
         paper=study.paper,
         what=study.what,
@@ -53,6 +56,9 @@ def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyR
                 status=cell.status,
                 reason=cell.reason,
                 overrides=list(cell.planned.overrides),
+                config=None if cell.run is None else cell.run.config_hash,
+                origin=None if cell.run is None else cell.run.origin,
+                versions={} if cell.run is None else cell.run.versions,
             )
             for cell in found.cells
         ],
@@ -63,7 +69,10 @@ def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyR
         versions=_versions(found.cells),
         finished=found.finished,
         asked=list(found.asked),
-    )
+    ).lies_in(folder)
+    if any(cell.run is not None for cell in found.cells):
+        result.measured_on = result.measured
+    return result
 
 
 def _figure(drawn: Drawn, number: int, folder: Path) -> StudyFigure | None:

@@ -136,7 +136,7 @@ def _level(level: tuple[str, float], y_at: Callable[[float], float], show: Calla
             "text",
             f"{name}: {show(value)}",
             x=_n(_WIDTH - _RIGHT),
-            y=_n(y - 5),
+            y=_n(y - 5 if y > _TOP + 12 else y + 15),
             class_="axis",
             text_anchor="end",
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 
 from fl_app.report.data.attack_settings import differing_settings
 from fl_app.report.data.formats import DASH, format_number, format_short
@@ -12,6 +14,8 @@ from fl_app.report.markup import Child, Html, element, table
 from fl_app.report.pages.answers import NO_LPIPS
 from fl_app.report.pages.metric_notes import metric_name
 from fl_app.results import Attack, Run
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 
 _GRANTS = {
     "labels": "the true labels",
@@ -42,7 +46,8 @@ def attack_section(run: Run) -> list[Child]:
     shown = METRICS if with_images else ()
     settings_of = differing_settings(run.attacks)
     others = list(dict.fromkeys(name for attack in attacks for name in attack.others))
-    header: list[Child] = ["attack", "update", *map(metric_name, shown), "labels", *others]
+    header: list[Child] = ["attack", "update", *map(metric_name, shown), "labels"]
+    header += [name.replace("_", " ") for name in others]
     header += ["round", "client", "batch", "objective", "seconds"]
     rows = [
         [
@@ -64,7 +69,8 @@ def attack_section(run: Run) -> list[Child]:
         element(
             "p",
             "Each score is first that of the worst case for the user, which is the best image for the "
-            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch.",
+            "attacker: highest PSNR and SSIM, lowest LPIPS and MSE. Below it is the mean over the batch, if "
+            "that has several.",
             data_fact="worst-case",
         )
         if with_images
@@ -118,7 +124,8 @@ def _score_cell(metric: Metric, attack: Attack) -> Child:
     if metric is LPIPS and lacks_lpips([attack]):
         words, reason = NO_LPIPS.split(" (")
         return [words, element("small", f" ({reason}")]
-    mean = mean_score(metric, [attack])
+    # of a single image the best is the mean
+    mean = mean_score(metric, [attack]) if attack.batch_size != 1 else None
     below = None if mean is None else element("small", f" mean {metric.show(mean)}")
     return [metric.show(worst_score(metric, [attack])), below]
 
@@ -242,14 +249,31 @@ def _brief(value: object) -> str:
 
 
 def _attack_notes(run: Run) -> list[Child]:
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, dict[str, list[str]]] = {}
     for attack in run.comparisons:
         for note in attack.notes:
-            notes.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
+            alike = notes.setdefault(_NUMBER.sub("#", note), {})
+            alike.setdefault(note, []).append(f"{attack.name}, {update_words(run, attack)}")
     if not notes:
         return []
     items = [
-        element("li", note, " ", element("small", f"({'; '.join(dict.fromkeys(who))})"))
-        for note, who in notes.items()
+        element("li", _joined(list(alike)), " ", element("small", f"({'; '.join(_distinct(alike))})"))
+        for alike in notes.values()
     ]
     return [element("h3", "Notes of the attacks"), element("ul", items)]
+
+
+def _joined(alike: Sequence[str]) -> str:
+    """Return notes that differ in numbers alone as one note, with the range of each number."""
+    ranges = zip(*map(_NUMBER.findall, alike), strict=True)
+    shown = iter([_range(numbers) for numbers in ranges])
+    return _NUMBER.sub(lambda _: next(shown), alike[0])
+
+
+def _range(numbers: Sequence[str]) -> str:
+    low, high = min(numbers, key=float), max(numbers, key=float)
+    return low if float(low) == float(high) else f"{low} to {high}"
+
+
+def _distinct(alike: Mapping[str, Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(who for senders in alike.values() for who in senders))

@@ -9,6 +9,7 @@ from fl_app.audit.planting import Plant
 
 RUNS = 24
 SMUGGLED = {"metrics": 64, "list": 64, "packed": 16, "config": 64, "array": 64, "count": 1}
+SMUGGLED |= {"fraction": 16, "decimals": 8, "huge": 16, "names": 8, "presence": 16, "order": 1, "later": 64}
 
 
 @pytest.mark.parametrize("way", SMUGGLED)
@@ -16,8 +17,16 @@ def test_planted_bits_are_read_off_a_smuggling_app(audit, way):
     report = audit("smuggler", f"way='{way}'", exits=RUNS)
     told = {bit for channel in report.exits.decoded for bit in channel.told}
     assert len(told) >= SMUGGLED[way]
-    (finding,) = [f for f in report.findings if f.rule == "data-in-exit"]
-    assert finding.severity == ("medium" if way == "count" else "high")
+    worst = next(f for f in report.findings if f.rule == "data-in-exit")
+    assert worst.severity == ("medium" if way in ("count", "order") else "high")
+
+
+def test_numbers_that_training_did_not_leave_are_found(audit):
+    for app, config in (("smuggler", ("way='digits'",)), ("cnn_batchnorm", ()), ("gradients", ())):
+        report = audit(app, *config)
+        assert report.understood
+        altered = [f for f in report.findings if f.rule == "update-is-not-what-was-trained"]
+        assert len(altered) == (app == "smuggler")
 
 
 @pytest.mark.parametrize("way", ["metrics", "list", "array", "config"])
@@ -34,7 +43,7 @@ def test_the_hidden_picture_is_shown(audit, way):
     assert np.corrcoef(coarse.ravel(), report.picture.ravel())[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("app", ["cnn_batchnorm", "head_only", "tabular"])
+@pytest.mark.parametrize("app", ["cnn_batchnorm", "head_only", "tabular", "legacy"])
 def test_an_honest_app_leaks_no_planted_bit(audit, app):
     report = audit(app, exits=RUNS)
     assert report.exits.runs == RUNS
@@ -71,6 +80,16 @@ def test_noise_is_not_mistaken_for_bits():
         seen = readings(generator.random((RUNS, 40)))
         report = measure_exits(seen, bits, seen[0], ["x"])
         assert not report.decoded
+
+
+def test_runs_that_end_in_an_error_do_not_count_as_missing_names():
+    bits = np.random.default_rng(4).integers(0, 2, (RUNS, 260))
+    name, loss = Reading("names", np.array([1.0, 2.0]), True), Reading("metric", np.array([0.5]))
+    failed = {"train: error": Reading("error", np.array([7.0]), True)}
+    seen = [failed if run % 3 == 2 else {"train: names": name, "train: loss": loss} for run in range(RUNS)]
+    report = measure_exits(seen, bits, seen[0], ["x"])
+    assert {c.name for c in report.exits if c.changes} == {"train: error"}
+    assert not [f for f in exit_findings(report) if f.severity != "low"]
 
 
 def test_few_runs_decide_nothing():

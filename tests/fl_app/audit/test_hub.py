@@ -49,6 +49,23 @@ def test_stand_ins_leave_no_module_behind(scans):
     assert {name for name in sys.modules if name.startswith(("datasets", "flwr_datasets"))} == before
 
 
+def test_an_installed_package_stays_whole_and_reads_local_files(scans, tmp_path, monkeypatch):
+    package = tmp_path / "site" / "datasets"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "def load_dataset(name): raise OSError\nclass DownloadConfig: pass\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    with local_hub({"a/b": scans}):
+        from datasets import DownloadConfig, load_dataset
+
+        assert DownloadConfig.__module__ == "datasets"
+        assert len(load_dataset("a/b", split="train")) == 24
+    with pytest.raises(OSError):
+        sys.modules.pop("datasets").load_dataset("a/b")
+
+
 def test_csv_columns_are_typed_and_every_fifth_row_is_a_test_row(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("age,name,dose\n" + "".join(f"{i},n{i},{i / 2}\n" for i in range(10)))

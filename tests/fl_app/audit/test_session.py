@@ -44,6 +44,47 @@ def test_a_replay_reproduces_the_reply(audit, name):
     assert report.rounds == 2
 
 
+BY_HAND = (
+    "weights_by_hand",
+    "data_by_hand",
+    "clipped_and_noised",
+    "sharpness_aware",
+    "mixed_precision",
+    "with_closure",
+    "projected",
+    "in_a_thread",
+    "accumulated",
+    "averaged",
+)
+
+
+@pytest.mark.parametrize("way", BY_HAND)
+def test_what_an_app_does_by_hand_is_played_again(audit, way):
+    report = audit("by_hand", f"way='{way}'")
+    assert report.understood
+    assert report.error <= TOLERANCE
+    assert report.facts["learning rate"] == pytest.approx(0.1)
+    assert report.facts["samples"] == (16 if way == "sharpness_aware" else 8)
+    assert {r.situation for r in report.ladder.results} >= {"as sent"}
+    assert not report.findings
+
+
+@pytest.mark.parametrize(("way", "why"), [("constant", "depend on the batches"), ("scripted", "recorded")])
+def test_an_update_that_the_batches_do_not_explain_is_not_understood(audit, way, why):
+    report = audit("by_hand", f"way='{way}'")
+    assert not report.understood
+    assert why in report.reason
+    assert report.grade is None
+
+
+def test_two_models_are_played_together_and_the_second_is_no_exit(audit):
+    report = audit("two_models", exits=24)
+    assert report.understood
+    assert report.error <= TOLERANCE
+    assert report.facts["samples"] == 8
+    assert not [f for f in report.findings if f.rule.endswith("exit")]
+
+
 @pytest.mark.parametrize(("flaw", "nodes"), [("none", 2), ("forgotten", 2)])
 def test_dp_sgd_is_understood_up_to_its_noise(audit, flaw, nodes):
     report = audit("opacus_dp", f"flaw='{flaw}'", nodes=nodes)
@@ -108,6 +149,14 @@ def test_an_audit_repeats(audit):
 def test_a_quorum_that_cannot_be_met_is_refused(audit, wanted, nodes):
     with pytest.raises(ValueError, match="clients"):
         audit("quorum", f"wanted={wanted}", nodes=nodes)
+
+
+def test_an_exception_of_a_client_is_named():
+    def failing(message, context, call_next):
+        raise RuntimeError("no such table")
+
+    with pytest.raises(ValueError, match="no such table"):
+        audit_app(APPS / "tabular", AuditOptions(mods=[failing], planted_runs=0))
 
 
 def test_an_app_whose_clients_all_fail_is_refused_with_their_error():

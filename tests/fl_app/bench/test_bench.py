@@ -16,10 +16,10 @@ TINY = replace(
     effort_of("small", criterion()),
     images=3,
     chunk=3,
-    steps=12,
-    public_images=40,
+    steps=3,
+    public_images=20,
     rehearsals=1,
-    accuracy_rounds=10,
+    accuracy_rounds=3,
     accuracy_seeds=(0,),
 )
 SECURE = ["secagg=on", "secagg.bound=1", "secagg.step=3.8e-6"]
@@ -28,6 +28,7 @@ SECURE = ["secagg=on", "secagg.bound=1", "secagg.step=3.8e-6"]
 @pytest.fixture(autouse=True)
 def _no_data(monkeypatch, tmp_path):
     monkeypatch.setenv("FL_APP_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr("fl_app.bench.training.BYTES_ROUNDS", 3)
     monkeypatch.chdir(tmp_path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_app import cli
+from fl_app.cli.front_door import unknown_word
 from fl_app.cli.help_text import MOST_USED, help_text
 from fl_app.cli.subcommands import SUBCOMMANDS
 from fl_app.config.compose import CONF_DIR, compose
@@ -88,6 +89,13 @@ def test_a_broken_pipe_that_is_not_the_terminal_s_is_shown(monkeypatch):
 
     with pytest.raises(BrokenPipeError, match="of a socket"):
         guarded("x", lose_a_peer)
+
+
+@pytest.mark.parametrize(
+    ("word", "group"), [("dgp", "defense"), ("resnet18", "model"), ("demo", "experiment")]
+)
+def test_a_bare_choice_gets_its_group(word, group):
+    assert f"{group}={word}" in unknown_word(word)
 
 
 @pytest.mark.parametrize(

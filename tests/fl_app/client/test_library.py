@@ -251,6 +251,38 @@ def test_client_level_noise_is_added_and_charged(masked):
     assert strategy.records[0].train_loss is None
 
 
+ONE, OTHER = (ClientLevel(rounds=2, rate=1.0, clients=CLIENTS, epsilon=e, clip=1.0) for e in (4.0, 8.0))
+
+
+@pytest.mark.parametrize(("charged", "added"), [(ONE, None), (None, ONE), (ONE, OTHER)])
+def test_noise_that_clients_do_not_add_is_never_charged(charged, added):
+    strategy = FLStd(net(), 0.1, privacy=charged)
+    run(strategy, app(net, train, defense=fl_std(), privacy=added), rounds=1)
+    assert len(failures(strategy)) == CLIENTS
+    assert all("privacy=ClientLevel" in failure.reason for failure in failures(strategy))
+
+
+@pytest.mark.parametrize(
+    ("make", "defense"),
+    [
+        (lambda: FLTop(net(), 0.1, share=0.3, public=PUBLIC), None),
+        (lambda: FLStd(net(), 0.1), error_feedback(prune_dual(0.1, 0.3))),
+        (lambda: FedAvg(net(), 0.1), fl_top(0.3)),
+    ],
+)
+def test_a_strategy_that_does_not_go_with_the_defense_is_named_in_the_failures(make, defense):
+    strategy = make()
+    run(strategy, app(net, train, defense=defense), rounds=1)
+    assert len(failures(strategy)) == CLIENTS
+    assert all("fl_top goes with FLTop" in failure.reason for failure in failures(strategy))
+
+
+def test_initial_arrays_of_another_shape_are_refused_before_anything_is_sent():
+    other = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)).state_dict()
+    with pytest.raises(ValueError, match="initial_arrays must have the shapes"):
+        FedAvg(net(), 0.1).start(InlineGrid(app(net, train), CLIENTS), ArrayRecord(other), num_rounds=1)
+
+
 def test_parameters_that_are_frozen_stay_and_do_not_travel():
     def half():
         model = started(7)
@@ -394,7 +426,15 @@ def test_a_client_with_another_network_is_left_out():
         (lambda: FedSGD(net(), 0.1, fraction_train="all"), TypeError),
         (lambda: FLTop(net(), 0.1, share=0.1), ValueError),
         (lambda: FLStd(net(), 0.1, privacy=ClientLevel(2, 1.0, 4)), ValueError),
+        (lambda: FLStd(net(), 0.1, privacy=4.0), TypeError),
+        (lambda: FLStd(net(), 0.1, aggregation=True), TypeError),
         (lambda: app("net", train), TypeError),
+        (lambda: app(net, None), TypeError),
+        (lambda: app(net, train, evaluate=3), TypeError),
+        (lambda: app(net, train, mods=["message_size_mod"]), TypeError),
+        (lambda: app(net, train, defense="dgp"), TypeError),
+        (lambda: app(net, train, defense=fl_std(), secagg=True), TypeError),
+        (lambda: app(net, train, defense=fl_std(), privacy=4.0), TypeError),
         (lambda: app(nn.ReLU, train), ValueError),
         (lambda: app(net, train, defense=soteria()), ValueError),
         (lambda: app(net, train, secagg=SecureSettings(2)), ValueError),

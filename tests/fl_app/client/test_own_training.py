@@ -108,6 +108,19 @@ def test_a_function_that_trains_another_model_is_named():
         federate(FedAvg(net(), 0.1), app(net, forgetting))
 
 
+def test_a_vote_on_coordinates_is_no_training():
+    def decaying(model, context, config):
+        samples, metrics = train(model, context, config)
+        torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1).step()
+        return samples, metrics
+
+    vote = {"share": SHARE, "chosen_by": "vote"}
+    strategy, defended = FLTop(net(), 0.1, **vote), fl_top(**vote)
+    with pytest.raises(NoUpdateUsed, match="weight decay"):
+        federate(strategy, app(net, decaying, defense=defended))
+    federate(FLTop(net(), 0.1, **vote), app(net, decaying, defense=defended), rounds=1)
+
+
 def test_a_rate_of_zero_is_no_failure():
     strategy = FedAvg(net(), lambda server_round: 0.0 if server_round == 1 else 0.1)
     federate(strategy, app(net, train))
@@ -212,6 +225,7 @@ def test_models_of_unusual_shapes_train_under_every_strategy(make, name):
     assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
 
+@pytest.mark.filterwarnings("ignore:Complex modules")
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.complex64])
 def test_types_that_no_array_of_flower_holds_are_refused_when_they_are_given(kind):
     model = nn.Linear(6, 3).to(kind)

@@ -12,6 +12,7 @@ MLP = "model=mlp model.hidden=[8]"
 VECTORS = f"{MLP} training.steps=2 defense.share=0.1"
 NOISE = "dp=client dp.epsilon=null dp.noise_multiplier=1"
 SECURE = "secagg=on clients=4 secagg.min_clients=3"
+GAME = "attack.candidates=16 clients=2 batch_size=8 data.test_per_class=2"
 SHORT = {
     "dgp, attacked": "defense=dgp attack=ig attack.steps=3 attack.rounds=[2] attack.clients=[0]",
     "adgp, resumed": f"{MLP} defense=adgp defense.location=vote",
@@ -40,8 +41,30 @@ ALL = {
         for name in ("ig", "dlg", "idlg", "gi")
     },
     "attack rob": f"{MLP} defense=dgp attack=rob attack.bins=8 {SEEN}",
+    "ftrl": f"{VECTORS} defense=fl_top dp=ftrl dp.epsilon=9 fraction=0.333",
+    "ftrl with canaries, resumed": (
+        f"{VECTORS} defense=fl_top dp=ftrl dp.epsilon=9 fraction=0.333 dp.canaries=10"
+    ),
+    "both": (
+        f"{MLP} defense=fl_std {NOISE.replace('client', 'both', 1)} dp.clip=1 dp.records.rate=0.5 "
+        "dp.records.noise_multiplier=1 training.steps=2 clients=4"
+    ),
+    "dp_sgd, resumed": f"{MLP} defense=dp_sgd",
+    **{
+        f"attack {name}": f"{MLP} defense=dgp attack={name} {SEEN}" for name in ("curious", "yin", "low_rank")
+    },
+    "attack rgap": f"defense=none attack=rgap {SEEN}",
+    "members": f"{MLP} defense=none attack=membership attack.shadows=2 {GAME}",
+    "members, active": f"{MLP} defense=none attack=membership attack.shadows=0 attack.active=true {GAME}",
+    "a property": f"{MLP} defense=topk attack=property attack.examples=20 clients=2",
+    **{
+        f"{rule}, {lie}": f"{MLP} defense=none aggregate={rule} clients=5 liars=0.2 lie={lie}"
+        for rule, lie in (("median", "flip"), ("krum", "scale"), ("trimmed", "backdoor"))
+    },
     "attack text": f"data=text model=bert_mlm attack=text_dlg attack.steps=2 {SEEN} clients=2",
 }
+OTHER_KERNELS = ("attack text",)
+"""Runs with other bits there: torch chooses attention's kernel by the device."""
 MOST_COPIES = {
     "dgp, attacked": {"up": 70, "down": 150, "read": 165},
     "adgp resume": {"up": 120, "down": 180, "read": 240},
@@ -65,7 +88,9 @@ def compared(runs: dict[str, str]) -> dict[str, dict]:
 def check(found: dict[str, dict]) -> None:
     for name, one in found.items():
         assert "error" not in one, (name, one)
-        assert (one["model"], one["rounds"], one["attacks"]) == (True, True, True), (name, one)
+        if name not in OTHER_KERNELS:
+            assert (one["model"], one["rounds"], one["attacks"]) == (True, True, True), (name, one)
+            assert not one["others"], (name, one)
         assert not one["failures"], (name, one)
         assert not one["gave_up"], (name, one)
         assert min(one["counted"]) >= 1, (name, one)

@@ -84,3 +84,16 @@ def test_what_the_machine_lacks_is_one_sentence(raised, tmp_path):
 def test_a_defect_is_still_shown_whole(tmp_path):
     done = shell(HEAD + "def work():\n raise KeyError('x')\nguarded('x', work)", "", tmp_path)
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(("error", "told"), [("MemoryError()", 0), ("KeyError(1)", 1)])
+def test_a_callback_without_memory_is_no_traceback_and_a_defect_is_one(error, told, tmp_path):
+    code = (
+        HEAD
+        + f"class Dying:\n def __del__(self): raise {error}\n"
+        + "def work():\n Dying()\n raise MemoryError\nguarded('x', work)"
+    )
+    done = shell(code, "", tmp_path)
+    assert done.returncode == FAILED
+    assert done.stderr.count("Traceback") == told
+    assert "x: out of memory" in done.stderr

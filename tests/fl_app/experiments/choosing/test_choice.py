@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 from run_folders import write_run
@@ -14,6 +15,7 @@ from fl_app.cli import choose as command
 from fl_app.config.compose import compose, join_overrides
 from fl_app.experiments.choosing.candidates import candidates
 from fl_app.experiments.choosing.evidence import Evidence, Measure, gather
+from fl_app.experiments.choosing.trial import Trial
 from fl_app.experiments.choosing.verdicts import Limits, choose
 from fl_app.results import load_run
 
@@ -108,9 +110,40 @@ def test_the_command_tries_resumes_and_writes_its_words(tmp_path, monkeypatch, c
     assert [path.stat().st_mtime_ns for path in results] == before
 
 
+def test_a_misspelt_limit_is_named():
+    with pytest.raises(ValueError, match="did you mean max_leak"):
+        command.main(["maxleak=0.1"])
+
+
+def test_time_that_runs_out_is_no_verdict_on_what_was_not_tried():
+    evidence = {"none": found(0.8), "dgp": found(0.2)}
+    own = ["data=album", "rounds=7", "attack.steps=9"]
+    trial = Trial(candidates(), own, seeds=2, minutes=1.0, root=Path())
+
+    def words(untried):
+        limits = Limits(leak=0.1, epsilon=3.0)
+        choice = choose(evidence, limits)
+        return command.recommendation(trial, choice, choice.lost, evidence, limits, untried)
+
+    early, late = words(["int8", "sign"]), words([])
+    assert "int8, sign" in early[0]
+    assert not any("secagg=on" in line for line in early)
+    fallback = next(line for line in late if "secagg=on" in line)
+    assert all(word in fallback for word in ("data=album", "rounds=7", "dp.epsilon=3"))
+    assert "attack" not in fallback
+
+
 @pytest.mark.parametrize(
     "words",
-    [["max_leak=a"], ["seeds=0"], ["max_bytes=3furlongs"], ["defense=dgp"], ["defenses=dpg"], ["seed=0,1"]],
+    [
+        ["max_leak=a"],
+        ["seeds=0"],
+        ["max_bytes=3furlongs"],
+        ["defense=dgp"],
+        ["defenses=dpg"],
+        ["seed=0,1"],
+        ["epsilon=0"],
+    ],
 )
 def test_a_wrong_word_is_refused_before_anything_runs(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,23 @@ def test_tables_verdicts_and_commands_are_the_experiments_own(multirun, tmp_path
 def test_only_the_figures_of_papers_are_shown(multirun, tmp_path):
     text = write_results([multirun], tmp_path / "results.md").read_text()
     assert "![Accuracy over rounds](results/dlg_fig3-cpu-1.png)" in text
-    assert [picture.name for picture in (tmp_path / "results").iterdir()] == ["dlg_fig3-cpu-1.png"]
+    assert [picture.name for picture in (tmp_path / "results").glob("*.png")] == ["dlg_fig3-cpu-1.png"]
+
+
+def test_files_for_programs_are_published_beside_the_page(multirun, tmp_path):
+    (multirun / "dgp_table1" / "cpu" / "units.csv").write_text("schema\n")
+    write_results([multirun], tmp_path / "results.md")
+    published = {file.name for file in (tmp_path / "results" / "dgp_table1-cpu").iterdir()}
+    assert published == {"study.json", "table.md", "table.csv", "units.csv"}
+
+
+def test_the_first_page_has_five_lines_a_paper_and_leads_to_the_claims(multirun, tmp_path):
+    text = write_results([multirun], tmp_path / "results.md").read_text()
+    short = text[text.index("## In short") : text.index("## Counts")]
+    for verdict in ("holds", "refuted", "equivalent", "not decided", "not measured"):
+        assert short.count(f"- *{verdict}*: ") == 2
+    assert "](#dgp_table1-cpu)" in short
+    assert "](#dlg_fig3-cpu)" in short
 
 
 def test_words_are_kept_with_their_experiment(multirun, tmp_path):

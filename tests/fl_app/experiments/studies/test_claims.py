@@ -209,3 +209,34 @@ def test_exact_comparisons_have_no_test():
     more = {"more": {**bytes_sent, "defense": "dgp"}, "than": {**bytes_sent, "defense": "none"}}
     found = verdicts(counted, {"name": "a", "text": "", **less}, {"name": "b", "text": "", **more})
     assert [verdict.verdict for verdict in found] == ["holds", "refuted"]
+
+
+def hashed(values, seeds, *, samples, model="m"):
+    """Return the cells of two defenses at several seeds, whose updates have these hashes."""
+    return [
+        finished(
+            planned(defense=defense, seed=seed),
+            attacks=[
+                attack([value], client=client, samples=[samples(defense, seed, client)], model=model)
+                for client, value in enumerate(side)
+            ],
+        )
+        for defense, side in values.items()
+        for seed in range(seeds)
+    ]
+
+
+def test_the_same_update_at_several_seeds_is_one_unit():
+    values = {"none": [0.5] * 10, "dgp": [0.2] * 10}
+    (repeated,) = verdicts(hashed(values, 3, samples=lambda _, seed, client: f"image {client}"), LESS)
+    (several,) = verdicts(hashed(values, 3, samples=lambda _, seed, client: f"image {seed} {client}"), LESS)
+    assert (repeated.n, several.n) == (10, 30)
+    assert (repeated.left, several.left) == pytest.approx((0.2, 0.2))
+
+
+def test_sides_with_other_samples_are_named():
+    values = {"none": [0.5] * 10, "dgp": [0.2] * 10}
+    (other,) = verdicts(hashed(values, 1, samples=lambda defense, _, client: f"{defense} {client}"), LESS)
+    (same,) = verdicts(hashed(values, 1, samples=lambda _, __, client: f"image {client}"), LESS)
+    assert "10 of 10 samples differ" in other.words
+    assert "differ between" not in same.words
