@@ -89,12 +89,14 @@ def test_under_masks_the_sum_is_attacked(tmp_path, monkeypatch):
     assert card.bytes.uplink is not None
 
 
+@pytest.mark.slow
 def test_a_defense_that_sends_nothing_at_first_is_attacked_when_it_speaks(tmp_path):
     one = criterion().leak.views[:1]
     card = bench(tmp_path, subject_of("warm_start", ["defense.rounds=4"]), [], views=one).run()
     assert card.conditions[0].first_round == 5
 
 
+@pytest.mark.slow
 def test_a_defense_that_never_speaks_is_not_measured(tmp_path):
     one = criterion().leak.views[:1]
     said = []
