@@ -356,6 +356,7 @@ def observe(
         length=int((true >= 0).sum()) if grant_length and true is not None else None,
         rewrites=() if undefended else public_rewrites(public.defense),
         cohort=sighting.cohort or None,
+        manipulated=sighting.manipulated is not None,
     )
 
 

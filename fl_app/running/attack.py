@@ -424,6 +424,7 @@ def _granted(observation: Observation) -> dict[str, Any]:
             "lr": observation.lr,
             "history": len(observation.history) or None,
             "same_batch": observation.same_batch,
+            "threat model": f"{observation.threat.name} ({observation.threat})",
         }
         | ({} if observation.length is None else {"length": observation.length})
         | ({} if observation.known is None else {"images": len(observation.known.images)})
