@@ -59,12 +59,12 @@ class SurrogateModel(InvertingGradients):
 
         return replace(recipe, draw=with_place, project=on_the_line, draws=(*recipe.draws, PLACE))
 
-    def many(
+    def search(
         self, observations: Sequence[Observation], *, on_step: StepListener | None = None
     ) -> list[Reconstruction]:
         """Attack several updates one by one, because each has a line of its own."""
         return [
-            one for obs in observations for one in super(SurrogateModel, self).many([obs], on_step=on_step)
+            one for obs in observations for one in super(SurrogateModel, self).search([obs], on_step=on_step)
         ]
 
 
