@@ -76,7 +76,7 @@ def tried(python: Path) -> tuple[str, str, str]:
         f"from importlib.metadata import version; print(', '.join(f'{{n}} {{version(n)}}' for n in {SHOWN}))"
     )
     versions = _run([str(python), "-c", shown], quiet).stdout.strip()
-    tests = _run([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *CORE], quiet)
+    tests = _run([str(python), "-m", "pytest", "-p", "no:cacheprovider", *CORE], quiet)
     lines = tests.stdout.strip().splitlines()
     with tempfile.TemporaryDirectory() as out:
         command = [str(python.parent / "fl-app-audit"), "--app", AUDITED, "--no-exits", "--out", out]
