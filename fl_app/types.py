@@ -155,6 +155,8 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+    features: Sequence[str] | None = None
+    """Names of the entries of a row: ``column`` of a number, ``column=value`` of a category."""
     manipulated: bool = False
     """Whether the attacker changed the model before the client got it."""
     selects: bool = False

@@ -156,6 +156,7 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "same_batch",
         "length",
         "rewrites",
+        "features",
         "manipulated",
         "selects",
         "cohort",
