@@ -15,8 +15,8 @@ from fl_app.experiments import job, sweep
 from fl_app.experiments.job import run_job
 from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
-from fl_app.running import federation
 from fl_app.running import checkpoint as checkpoints
+from fl_app.running import federation
 from fl_app.running import resume as lasting_run
 from fl_app.running.checkpoint import Checkpoint
 from fl_app.running.ownership import claim
