@@ -85,6 +85,21 @@ class Reconstruction:
     """Steps that a search took to reach its target objective; None: it did not reach it."""
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a table recovered from an update."""
+
+    values: Tensor
+    """Rows (N, F) as the model sees them, categories as zeros and a one."""
+    names: Sequence[str]
+    """Names of the entries: ``column``, or ``column=value`` of a category."""
+    certainty: Tensor | None = None
+    """Agreement of the searches on each column (N, columns): numbers, then categories; 1 is full."""
+    labels: Tensor | None = None
+    objective: float | None = None
+    notes: Sequence[str] = ()
+
+
 NO_RULE = "none"
 """The `rule` of an answer without labels: no rule of the attack applied."""
 

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.base import LabelSet, MemberScores, Reconstruction, Snapshot, Transcript
+from attacks.base import LabelSet, MemberScores, Reconstruction, Rows, Snapshot, Transcript
 from attacks.membership.curve import measure
 from attacks.metrics import identifies, lpips, match, mse, psnr, registered_psnr, ssim
+from attacks.tables.columns import Columns
 from fl_app.text.word_errors import count_edits, word_error_rate
 from fl_app.types import Observation, Truth
 
+NEAR = 0.319
+"""Deviations within which a number of a row counts as found, as in TabLeak."""
 Scores = dict[str, Any]
 """Plain numbers, lists and dictionaries of such, ready for JSON."""
 
 
 def score(
-    result: Reconstruction | LabelSet | Transcript,
+    result: Reconstruction | LabelSet | Transcript | Rows,
     truth: Truth,
     *,
     lpips_net: str = "alex",
@@ -40,6 +43,8 @@ def score(
     whether its reconstruction is closest to it among all ``candidates``.
     Labels, for both kinds of result: ``precision``, ``recall``, ``f1`` and ``exact``
     (1.0 or 0.0), or None if the attack names none.
+    Rows: ``row_accuracy`` is the share of columns that are right in all rows, ``row_numbers`` and
+    ``row_categories`` that of numbers (within `NEAR`) and categories alone.
     Transcripts: ``tokens`` has the ``accuracy`` (how many of the true tokens are in their place; where
     labels were ``granted``, of those that they do not tell, None if they tell all), ``exact``, the
     ``error_rate`` (edits of tokens, for each true one), and with ``spell``, from tokens to text, the
@@ -49,12 +54,14 @@ def score(
         scores = _image_scores(result.images, truth, lpips_net)
         scores |= _identification(result.images, truth, scores["matching"], others)
         return {**scores, "labels": _reconstructed_labels(result, truth)}
+    if isinstance(result, Rows):
+        return {**_row_scores(result, truth), "labels": _reconstructed_labels(result, truth)}
     if isinstance(result, LabelSet):
         return {"labels": _set_of_labels(result, truth)}
     if isinstance(result, Transcript):
         scores = _token_scores(list(result.tokens), truth, spell, granted)
         return {"tokens": scores, "labels": None if granted else _bag(result, truth)}
-    expected = "a Reconstruction, a LabelSet or a Transcript"
+    expected = "a Reconstruction, a LabelSet, a Transcript or Rows"
     raise TypeError(f"score: expected {expected}, got {type(result).__name__}")
 
 
@@ -126,6 +133,23 @@ def _image_scores(images: Tensor, truth: Truth, lpips_net: str) -> Scores:
     return {**scores, "matching": matching}
 
 
+def _row_scores(result: Rows, truth: Truth) -> Scores:
+    """Return shares of columns: categories that are right, numbers within `NEAR` deviations."""
+    true, found = truth.inputs.cpu().double(), result.values.detach().cpu().double()
+    pairs = match(found[..., None, None], true[..., None, None])
+    columns, near, right = Columns.of(result.names), [], []
+    for row, i in zip(true, pairs, strict=True):
+        guess = torch.full_like(row, torch.nan) if i is None else found[i]
+        near += [bool((guess[place] - row[place]).abs() <= NEAR) for place in columns.numbers]
+        right += [bool((guess[list(p)] == row[list(p)]).all()) for _, p in columns.categories]
+    every = [*near, *right]
+
+    def share(parts: Sequence[bool]) -> float | None:
+        return sum(parts) / len(parts) if parts else None
+
+    return {"row_accuracy": share(every), "row_numbers": share(near), "row_categories": share(right)}
+
+
 def _identification(
     images: Tensor, truth: Truth, matching: Sequence[int | None], others: Tensor | None
 ) -> Scores:
@@ -153,7 +177,7 @@ def _in_place(values: Tensor, rows: Sequence[int], number: int) -> list[float | 
     return placed
 
 
-def _reconstructed_labels(result: Reconstruction, truth: Truth) -> Scores | None:
+def _reconstructed_labels(result: Reconstruction | Rows, truth: Truth) -> Scores | None:
     if result.labels is None:
         return None
     return _agreement(Counter(result.labels.tolist()), Counter(truth.labels.tolist()))

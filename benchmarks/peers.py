@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> None:
     if args.out is not None and args.out.is_file():
         rows = [json.loads(line) for line in args.out.read_text().splitlines()]
         done = {(r["model"], r["mode"], r["batch"], r["who"], r["steps"], r["case"]): r for r in rows}
-    known = _public(args.data) if args.known else None
+    known = public_images(args.data) if args.known else None
     print(
         "| model | mode | batch | case | who | PSNR dB | SSIM | steps | CPU s |\n" + "|---" * 9 + "|",
         flush=True,
@@ -119,7 +119,7 @@ def victims(folder: Path, size: int, case: int) -> tuple[Tensor, Tensor]:
     classes = sorted((folder / "test").iterdir())
     labels = [(case * size + i) % len(classes) for i in range(size)]
     files = [sorted(classes[label].iterdir())[FIRST_IMAGE + case] for label in labels]
-    return _read(files), torch.tensor(labels)
+    return read_images(files), torch.tensor(labels)
 
 
 def ours(
@@ -135,8 +135,8 @@ def ours(
         )
         each = (time.process_time() - start) / (PROBE + 1)
         if settings["prior"] == "auto":
-            # the rehearsal is part of the attack: by its own plan, with as many updates as are rehearsed
-            each *= 1 + attack.rehearsal_cost()
+            # the rehearsal is part of the attack
+            each *= 1 + attack.rehearsal_budget
         steps = max(PROBE, int(budget / each))
     return replace(attack, steps=steps)(obs).images, steps
 
@@ -183,13 +183,15 @@ def _load(checkout: Path, name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _public(folder: Path) -> Known:
+def public_images(folder: Path) -> Known:
+    """Return CIFAR-10's training images."""
     classes = sorted((folder / "train").iterdir())
     files = [(path, label) for label, one in enumerate(classes) for path in sorted(one.iterdir())]
-    return Known(_read([path for path, _ in files]), torch.tensor([label for _, label in files]))
+    return Known(read_images([path for path, _ in files]), torch.tensor([label for _, label in files]))
 
 
-def _read(files: list[Path]) -> Tensor:
+def read_images(files: list[Path]) -> Tensor:
+    """Return pictures of one size as pixels (N, C, H, W) in [0, 1]."""
     pictures = [np.asarray(Image.open(path).convert("RGB")) for path in files]
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
 

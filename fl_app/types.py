@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 import torch
@@ -76,6 +77,30 @@ class Trace:
     """Advice to the attacker, noted in its results."""
 
 
+class Threat(StrEnum):
+    """Threat models of gradient inversion, from the least to the most that an attacker knows and can do.
+
+    Letters of Carletti et al., "SoK: Gradient Inversion Attacks in Federated Learning", USENIX Security 2025.
+    """
+
+    A = "eavesdropper"
+    """Sees updates."""
+    B = "informed eavesdropper"
+    """Also knows the task: shapes, classes, batch size."""
+    C = "parameter-aware eavesdropper"
+    """Also knows how clients train: steps, rates, mode, defense."""
+    D = "data-enhanced eavesdropper"
+    """Also has data like the clients'."""
+    E = "statistical-informed eavesdropper"
+    """Also has statistics of the client's own data."""
+    F = "active manipulator"
+    """Changes the model that a client gets; has no data like the clients'."""
+    G = "data-enhanced manipulator"
+    """Changes the model and has such data."""
+    H = "active client manipulator"
+    """Also chooses who takes part."""
+
+
 @dataclass(frozen=True, eq=False)
 class Known:
     """Images that an attacker has and no client, with their labels."""
@@ -130,6 +155,12 @@ class Observation:
     rewrites: Sequence[Callable[[Tensor], Tensor]] = ()
     """Public rewritings of pixels (N, C, H, W) in [0, 1], one of which the client applied to each image
     before it trained."""
+    features: Sequence[str] | None = None
+    """Names of the entries of a row: ``column`` of a number, ``column=value`` of a category."""
+    manipulated: bool = False
+    """Whether the attacker changed the model before the client got it."""
+    selects: bool = False
+    """Whether the attacker chooses the clients that take part."""
     cohort: Sequence[int] | None = None
     """Clients whose mean the update is, under secure aggregation; None: not known, or one client."""
     known: Known | None = None
@@ -262,6 +293,24 @@ class Observation:
         )
         seen = replace(seen, lr=lr, local_steps=local_steps, local_batch_size=local_batch_size)
         return _checked(seen, who) if check else seen
+
+    @property
+    def threat(self) -> Threat:
+        """Threat model of an attacker who uses all of this.
+
+        Granted labels are stated beside it: the letters do not tell them from inferred ones.
+        """
+        if self.manipulated:
+            return Threat.H if self.selects else Threat.F if self.known is None else Threat.G
+        if self.buffers:
+            return Threat.E
+        if self.known is not None:
+            return Threat.D
+        trained = (self.lr, self.local_steps, self.local_batch_size, self.training, self.defense)
+        if any(fact is not None for fact in trained) or self.history:
+            return Threat.C
+        task = (self.batch_size, self.num_classes, self.input_shape, self.mean, self.std)
+        return Threat.B if any(fact is not None for fact in task) else Threat.A
 
     def likely_mistake(self) -> str | None:
         """Return in words why the update's sign or size is likely wrong; None if nothing speaks against it.

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from attacks.optimisation.between import PLACE, RATE, Between
 from attacks.optimisation.local_training import LocalTraining
 from attacks.rounds.course import Rounds, carried
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Draws = Mapping[str, Tensor]
 """Draws of stochastic layers: by buffer name, (P, ...)."""
-Course = LocalTraining | Rounds | None
+Course = LocalTraining | Rounds | Between | None
 """Movement of the weights while the client computes; None: they do not move."""
 State = Mapping[str, Tensor]
 
@@ -162,8 +163,18 @@ def _functional(
             slopes.append(flat_slope(state, guess[own], label[own], draws, trained))
         return carried(torch.stack(slopes), rounds.memory, causal=rounds.causal).flatten()
 
+    def at_between(
+        way: Between, guess: Tensor, label: Tensor, draws: Draws, trained: Tensor | None = None
+    ) -> Tensor:
+        place = RATE * draws[PLACE]
+        moved = {**own, **{name: own[name] + place * way.delta[name] for name in names}}
+        rest = {name: numbers for name, numbers in draws.items() if name != PLACE}
+        return flat_slope(moved, guess, label, rest, trained)
+
     if isinstance(course, LocalTraining):
         return partial(of_local_steps, course)
+    if isinstance(course, Between):
+        return partial(at_between, course)
     return partial(flat_slope, own) if course is None else partial(of_rounds, course)
 
 

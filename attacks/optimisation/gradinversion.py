@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -59,6 +59,15 @@ class GradInversion(ImageAttack):
         for name in ("tv", "l2", "statistics", "group"):
             check_weight(self.who, name, getattr(self, name))
         check_step_size(self.who, self.lr)
+
+    def options(self) -> list[Self]:
+        """Return several weights of the total variation, and each without statistics that may mislead."""
+        rows = [replace(self, tv=factor * self.tv) for factor in (0.1, 0.3, 1.0, 3.0)]
+        return rows + ([replace(row, statistics=0.0) for row in rows] if self.statistics > 0 else [])
+
+    def refinements(self) -> list[Self]:
+        """Return other step sizes."""
+        return [replace(self, lr=0.3 * self.lr), replace(self, lr=3 * self.lr)]
 
     def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:
         """Return signed Adam on the relative distance and all priors, inside the box."""

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from attacks.optimisation.known_labels import SOURCES, known_labels
 from attacks.optimisation.matching import Recipe, Solution, match_gradients
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem, as_problem
+from attacks.optimisation.rehearsal import differences_of, rehearse
 from attacks.optimisation.trail import Stop
 from attacks.rewrites import undo_rewrites
 from attacks.rounds.in_order import match_in_order
@@ -44,6 +45,10 @@ class ImageAttack(ABC):
     learning rate), or "unrolled", which costs as many backward passes."""
     together: str = "auto"
     """Use of earlier rounds if ``adaptive``: one of `attacks.optimisation.adaptation.TOGETHER`."""
+    rehearsals: int = 4
+    """Updates of the attacker's own images on which it chooses its settings first, if it has any; 0: none."""
+    rehearsal_budget: float = 8.0
+    """Most steps of all rehearsals together, in steps of one attack; fewer are taken in proportion."""
     trace: int = 0
     """Maximum number of snapshots kept of the search, beside the last one."""
 
@@ -62,6 +67,10 @@ class ImageAttack(ABC):
             raise ValueError(f"{self.who}: labels must be one of {self.sources}, got {self.labels!r}")
         if self.fedavg not in FEDAVG:
             raise ValueError(f"{self.who}: fedavg must be one of {FEDAVG}, got {self.fedavg!r}")
+        if self.rehearsals < 0:
+            raise ValueError(f"{self.who}: rehearsals must be 0 or more, got {self.rehearsals}")
+        if not self.rehearsal_budget > 0:
+            raise ValueError(f"{self.who}: rehearsal_budget must be positive, got {self.rehearsal_budget}")
         if self.together not in TOGETHER:
             raise ValueError(f"{self.who}: together must be one of {TOGETHER}, got {self.together!r}")
         if self.time_budget is not None and not self.time_budget > 0:
@@ -95,10 +104,35 @@ class ImageAttack(ABC):
         """Attack one update."""
         return self.many([obs], on_step=on_step)[0]
 
+    def options(self) -> list[Self]:
+        """Return the settings that an attacker with images of its own tries first; none: these are fixed."""
+        return []
+
+    def refinements(self) -> list[Self]:
+        """Return the settings that it tries next, beside those that did best."""
+        return []
+
     def many(
         self, observations: Sequence[Observation], *, on_step: StepListener | None = None
     ) -> list[Reconstruction]:
-        """Attack several updates to one model in one graph, which is several times faster."""
+        """Attack several updates to one model, with the settings that did best in rehearsal."""
+        first = observations[0] if observations else None
+        if first is None or first.known is None or self.rehearsals == 0 or not self.options():
+            return self.search(observations, on_step=on_step)
+        chosen, score = rehearse(self, first, updates=self.rehearsals, budget=self.rehearsal_budget)
+        note = (
+            f"rehearsed on {self.rehearsals} updates of the attacker's own images: "
+            f"{differences_of(chosen)} (SSIM {score:.2f} there)"
+        )
+        return [
+            replace(result, notes=(*result.notes, note))
+            for result in chosen.search(observations, on_step=on_step)
+        ]
+
+    def search(
+        self, observations: Sequence[Observation], *, on_step: StepListener | None = None
+    ) -> list[Reconstruction]:
+        """Attack several updates with these settings, in one graph, which is several times faster."""
         if not observations:
             return []
         for obs in observations:

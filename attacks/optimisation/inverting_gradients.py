@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
-from attacks.base import Reconstruction, StepListener
 from attacks.optimisation.image_attack import ImageAttack, check_step_size, check_weight
 from attacks.optimisation.matching import Recipe
 from attacks.optimisation.objectives import (
@@ -21,7 +20,7 @@ from attacks.optimisation.objectives import (
 )
 from attacks.optimisation.optimisers import Variables
 from attacks.optimisation.problem import Problem
-from attacks.optimisation.rehearsal import ROUNDS, Attack, best_candidate, set_apart
+from attacks.optimisation.rehearsal import set_apart
 from attacks.optimisation.spaces import CodeSpace, PixelSpace
 from attacks.priors import law_of
 from fl_app.types import Observation
@@ -56,8 +55,6 @@ class InvertingGradients(ImageAttack):
     that law if the attacker has images."""
     weight: float = 0.01
     """Weight of the law of photographs."""
-    rehearsals: int = 4
-    """Updates of the attacker's own images on which it chooses its prior if that is "auto"; 0: none."""
 
     who: ClassVar[str] = "inverting_gradients"
 
@@ -69,8 +66,6 @@ class InvertingGradients(ImageAttack):
             raise ValueError(f"{self.who}: objective must be one of {OBJECTIVES}, got {self.objective!r}")
         check_weight(self.who, "tv", self.tv)
         check_weight(self.who, "weight", self.weight)
-        if self.rehearsals < 0:
-            raise ValueError(f"{self.who}: rehearsals must be 0 or more, got {self.rehearsals}")
         check_step_size(self.who, self.lr)
 
     def space(self, obs: Observation) -> PixelSpace | CodeSpace:
@@ -82,44 +77,21 @@ class InvertingGradients(ImageAttack):
         learnt_from, _ = set_apart(obs.known, self.rehearsals * (obs.batch_size or 1))
         return CodeSpace(law_of(learnt_from.images), self.weight, SPREAD)
 
-    def many(
-        self, observations: Sequence[Observation], *, on_step: StepListener | None = None
-    ) -> list[Reconstruction]:
-        """Attack several updates to one model, with the prior that did best in rehearsal."""
-        first = observations[0] if observations else None
-        if first is None or first.known is None or self.prior != "auto" or self.rehearsals == 0:
-            return super().many(observations, on_step=on_step)
-        options = self._options()
-
-        def attack_of(number: int, steps: int) -> Attack:
-            return replace(options[number], steps=steps, restarts=1, trace=0, time_budget=None).many
-
-        choice = best_candidate(
-            first, attack_of, len(options), steps=self.steps, updates=self.rehearsals, who=self.who
-        )
-        chosen = options[choice.number]
-        told = f"tv={chosen.tv:g}" if chosen.prior == "variation" else f"weight={chosen.weight:g}"
-        note = (
-            f"rehearsed on {self.rehearsals} updates of the attacker's own images: prior={chosen.prior} "
-            f"{told} (SSIM {choice.score:.2f} there)"
-        )
-        return [
-            replace(result, notes=(*result.notes, note))
-            for result in super(InvertingGradients, chosen).many(observations, on_step=on_step)
-        ]
-
-    def rehearsal_cost(self) -> float:
-        """Return the steps of the rehearsals, in steps of the attack."""
-        left, cost = len(self._options()), 0.0
-        for share, remain in ROUNDS:
-            cost += left * share * self.rehearsals
-            left = remain
-        return cost if self.rehearsals else 0.0
-
-    def _options(self) -> list[InvertingGradients]:
-        """Return the settings that are rehearsed."""
+    def options(self) -> list[Self]:
+        """Return both priors with several weights, if the prior is left open."""
+        if self.prior != "auto":
+            return []
         return [replace(self, prior="variation", tv=factor * self.tv) for factor in (0.25, 1.0, 4.0)] + [
             replace(self, prior="photographs", weight=factor * self.weight) for factor in FACTORS
+        ]
+
+    def refinements(self) -> list[Self]:
+        """Return other step sizes, and the other objective."""
+        other = next(name for name in OBJECTIVES if name != self.objective)
+        return [
+            replace(self, lr=0.3 * self.lr),
+            replace(self, lr=3 * self.lr),
+            replace(self, objective=other),
         ]
 
     def recipe(self, problem: Problem, observations: Sequence[Observation]) -> Recipe:

@@ -196,6 +196,8 @@ def _require_one_model(problems: Sequence[Problem]) -> None:
             problem.batch_size == first.batch_size,
             problem.input_shape == first.input_shape,
             problem.local == first.local,
+            # each client's weights went a way of their own
+            problem.between is first.between,
             problem.rounds.is_like(first.rounds) if problem.rounds is not None else first.rounds is None,
             problem.mean.equal(first.mean) and problem.std.equal(first.std),
             weights.keys() == (other := problem.model.state_dict()).keys(),
@@ -264,7 +266,7 @@ def _solve(
         *example,
         draws_of(start),
         recipe.loss,
-        first.rounds or first.local,
+        first.rounds or first.local or first.between,
         _trained(problems, owners),
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.knowledge import travelled
 from attacks.optimisation.batch_statistics import use_batch_statistics
+from attacks.optimisation.between import Between
 from attacks.optimisation.local_training import LocalTraining, plan_local_training
 from attacks.optimisation.withheld import Withheld
 from attacks.rounds.course import Rounds
@@ -45,6 +46,8 @@ class Problem:
 
     They are told by what is not 0: a trained entry whose change came out at exactly 0 counts as not
     trained. That does no harm, for it did not move."""
+    between: Between | None = None
+    """The way of the weights, if local steps are matched at a model on it."""
     rounds: Rounds | None = None
     """The client's earlier rounds and this one, if they are matched together; the target has them all."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,20 +23,41 @@ from fl_app.types import Known, Observation
 
 ROUNDS = ((1 / 8, 3), (1 / 3, 1))
 """Share of the steps that every candidate takes, and the number of candidates that remain."""
+LAST = 1 / 3
+"""The same share for refinements of the one that remains, and for itself."""
 FEWEST = 10
 """Steps of a rehearsal, at least."""
+_OF_EVERY = (
+    "steps",
+    "restarts",
+    "adaptive",
+    "labels",
+    "seed",
+    "time_budget",
+    "fedavg",
+    "together",
+    "trace",
+    "rehearsals",
+    "rehearsal_budget",
+)
 
-Attack = Callable[[Sequence[Observation]], Sequence[Reconstruction]]
+
+class Rehearsable(Protocol):
+    """Attack that states the settings which it would try."""
+
+    who: ClassVar[str]
+
+    @property
+    def steps(self) -> int: ...
+
+    def options(self) -> list[Self]: ...
+
+    def refinements(self) -> list[Self]: ...
+
+    def search(self, observations: Sequence[Observation]) -> Sequence[Reconstruction]: ...
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The candidate that did best in rehearsal, and by how much."""
-
-    number: int
-    score: float
-    """Mean SSIM of its images in the last rehearsal."""
-
+A = TypeVar("A", bound=Rehearsable)
 
 _CHOICES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _SPLITS: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -51,35 +73,53 @@ def set_apart(known: Known, count: int) -> tuple[Known, Known]:
     return first, second
 
 
-def best_candidate(
-    obs: Observation,
-    attack_of: Callable[[int, int], Attack],
-    candidates: int,
-    *,
-    steps: int,
-    updates: int,
-    who: str,
-) -> Choice:
-    """Return the candidate that recovers the attacker's own images best.
+def rehearse(attack: A, obs: Observation, *, updates: int, budget: float) -> tuple[A, float]:
+    """Return the settings that recover the attacker's own images best, and their mean SSIM there.
 
-    ``attack_of(number, steps)`` is candidate ``number`` with so many steps; ``updates`` are rehearsed on.
-    Each round drops the worse candidates. Rehearsals of one model, defense and set of images are done once.
+    Every option is tried with few steps, the better ones with more, and the best one beside its
+    refinements. ``updates`` are rehearsed on, with all together as many steps as ``budget`` attacks have.
+    Rehearsals of one attack, model, defense and set of images are done once.
     """
     if obs.known is None:
-        raise ValueError(f"{who}: a rehearsal needs images of the attacker's own, got none")
+        raise ValueError(f"{attack.who}: a rehearsal needs images of the attacker's own, got none")
     choices = _CHOICES.setdefault(obs.known.images, {})
-    key = (who, candidates, steps, updates, _fingerprint(obs))
+    key = (repr(attack), updates, budget, _fingerprint(obs))
     if key not in choices:
-        rehearsals = rehearsed(obs, updates, who=who)
-        left, score = list(range(candidates)), 0.0
-        for share, remain in ROUNDS:
-            fewer = max(FEWEST, round(share * steps))
-            scores = {number: _score(attack_of(number, fewer), rehearsals) for number in left}
-            left = sorted(scores, key=lambda number: -scores[number])[:remain]
-            score = scores[left[0]]
-        choices[key] = Choice(left[0], score)
-    choice: Choice = choices[key]
-    return choice
+        choices[key] = _best(attack, rehearsed(obs, updates, who=attack.who), budget)
+    chosen, score = choices[key]
+    return chosen, score
+
+
+def _best(attack: A, cases: list[tuple[Observation, Tensor]], budget: float) -> tuple[A, float]:
+    options, refined = attack.options(), len(attack.refinements())
+    left, planned = len(options), (refined + 1) * LAST * len(cases)
+    for share, remain in ROUNDS:
+        planned += left * share * len(cases)
+        left = remain
+    fewer = min(1.0, budget / planned)
+
+    def score(one: A, share: float) -> float:
+        steps = max(FEWEST, round(fewer * share * attack.steps))
+        changes: dict[str, Any] = {"steps": steps, "restarts": 1, "trace": 0, "time_budget": None}
+        return _score(replace(one, **changes).search, cases)  # type: ignore[type-var]
+
+    for share, remain in ROUNDS:
+        scores = [score(one, share) for one in options]
+        order = sorted(range(len(options)), key=lambda place: -scores[place])
+        options = [options[place] for place in order[:remain]]
+    options += options[0].refinements()
+    scores = [score(one, LAST) for one in options]
+    return options[scores.index(max(scores))], max(scores)
+
+
+def differences_of(attack: Any) -> str:
+    """Return the settings in which an attack differs from its defaults, but for those of every attack."""
+    told = []
+    for one in fields(attack):
+        value = getattr(attack, one.name)
+        if one.name not in _OF_EVERY and value != one.default:
+            told.append(f"{one.name}={value:g}" if isinstance(value, float) else f"{one.name}={value}")
+    return ", ".join(told) or "its own settings"
 
 
 def rehearsed(obs: Observation, updates: int, *, who: str) -> list[tuple[Observation, Tensor]]:
@@ -111,8 +151,11 @@ def rehearsed(obs: Observation, updates: int, *, who: str) -> list[tuple[Observa
     return cases
 
 
-def _score(attack: Attack, rehearsals: list[tuple[Observation, Tensor]]) -> float:
-    results = attack([seen for seen, _ in rehearsals])
+def _score(
+    search: Callable[[Sequence[Observation]], Sequence[Reconstruction]],
+    rehearsals: list[tuple[Observation, Tensor]],
+) -> float:
+    results = search([seen for seen, _ in rehearsals])
     scores = []
     for result, (_, pixels) in zip(results, rehearsals, strict=True):
         found = result.images.to(pixels)

@@ -107,6 +107,8 @@ class Public:
     """The most samples that a client takes for one gradient, in a local step or in a round without any."""
     vocabulary: Vocabulary | WordPiece | None = None
     """Vocabulary, where labels are tokens."""
+    features: tuple[str, ...] = ()
+    """Names of the entries of a row, where samples are those of a table."""
 
 
 class PassiveServer:
@@ -355,7 +357,9 @@ def observe(
         same_batch=_same_batch(sighting, public),
         length=int((true >= 0).sum()) if grant_length and true is not None else None,
         rewrites=() if undefended else public_rewrites(public.defense),
+        features=public.features or None,
         cohort=sighting.cohort or None,
+        manipulated=sighting.manipulated is not None,
     )
 
 

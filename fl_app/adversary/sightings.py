@@ -232,6 +232,10 @@ def _public(content: Any) -> Public:
         local_batch_size=_of_kind("local_batch_size", content["local_batch_size"], int, NoneType),
         # older runs have no vocabulary
         vocabulary=read_vocabulary(content.get("vocabulary")),
+        features=tuple(
+            _of_kind("features", name, str)
+            for name in _of_kind("features", content.get("features", []), list)
+        ),
         **lists,
     )
 

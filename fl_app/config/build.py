@@ -222,6 +222,7 @@ def server_parts(overrides: str, trust: Trust = NOBODY) -> ServerParts:
             training=cfg.client.mode == "train",
             local_batch_size=cfg.training.get("batch_size"),
             vocabulary=dataset.vocabulary,
+            features=tuple(dataset.feature_names or ()),
         ),
         attacker=_attacker(
             cfg, manipulation, dataset.vocabulary, known, _defend(cfg, defense), _others(population)

@@ -176,11 +176,13 @@ class StudyResult(Row):
     def measured(self) -> str:
         """The day on which the last of its runs was written."""
         # of the results, not of study.json: the same command writes that one anew without measuring anything
+        found = self.day_of_runs() or self.measured_on  # it may have been published without its runs
+        return found or _day(self.folder / STUDY)
+
+    def day_of_runs(self) -> str | None:
+        """Return the day of the last of its results; None if none is there."""
         results = [result for cell in self.cells if (result := self.folder_of(cell) / RESULT).is_file()]
-        if not results and self.measured_on is not None:  # it was published without its runs
-            return self.measured_on
-        latest = max(path.stat().st_mtime for path in results or [self.folder / STUDY])
-        return datetime.fromtimestamp(latest, UTC).date().isoformat()
+        return max(map(_day, results), default=None)
 
     def folder_of(self, cell: StudyCell) -> Path:
         """Return the folder of one of its runs."""
@@ -190,6 +192,10 @@ class StudyResult(Row):
         """Return the path of a file that a figure names; None if it is not there or outside the folder."""
         path = inside(self.folder, name)
         return path if path is not None and path.is_file() else None
+
+
+def _day(file: Path) -> str:
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).date().isoformat()
 
 
 def load_study(file: Path) -> StudyResult:

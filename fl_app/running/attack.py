@@ -397,7 +397,7 @@ def _reads(case: _Case, result: Any, attacker: Attacker, *, granted: bool) -> di
 
 def _names(case: _Case, result: Any) -> dict[str, Any]:
     """Return the classes that an attack on labels alone named, and those of the truth."""
-    if hasattr(result, "images") or not hasattr(result, "labels"):
+    if not hasattr(result, "counts"):
         return {}
     truth, counts = case.sighting.truth, result.counts
     true = None if truth is None else sorted(truth.labels[truth.labels >= 0].tolist())
@@ -424,6 +424,7 @@ def _granted(observation: Observation) -> dict[str, Any]:
             "lr": observation.lr,
             "history": len(observation.history) or None,
             "same_batch": observation.same_batch,
+            "threat model": f"{observation.threat.name} ({observation.threat})",
         }
         | ({} if observation.length is None else {"length": observation.length})
         | ({} if observation.known is None else {"images": len(observation.known.images)})

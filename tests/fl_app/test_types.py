@@ -26,7 +26,7 @@ from fl_app.transforms import (
     round_int8,
     take_sign,
 )
-from fl_app.types import Observation, RoundContext
+from fl_app.types import Known, Observation, RoundContext, Threat
 
 CLASSES = 5
 TRANSFORMS: list[Transform] = [
@@ -242,3 +242,22 @@ def test_labels_that_are_no_classes_are_left_out_of_the_check():
     masked = torch.tensor([[int(labels), -100, 999]])
     found = Observation.from_gradient(model, gradient(model, inputs, labels), labels=masked)
     assert np.array_equal(found.labels, masked)
+
+
+def test_each_threat_model_is_that_of_the_least_that_it_needs():
+    model = nn.Linear(2, 2)
+    known = Known(torch.zeros(1, 1, 1, 1), torch.zeros(1))
+    facts = {
+        "A": {},
+        "B": {"batch_size": 1},
+        "C": {"batch_size": 1, "lr": 0.1},
+        "D": {"known": known},
+        "E": {"known": known, "buffers": {"mean": torch.zeros(1)}},
+        "F": {"manipulated": True},
+        "G": {"manipulated": True, "known": known},
+        "H": {"manipulated": True, "known": known, "selects": True},
+    }
+    found = {letter: Observation(model, {}, **granted).threat for letter, granted in facts.items()}
+    assert {letter: threat.name for letter, threat in found.items()} == {
+        letter: letter for letter in Threat.__members__
+    }

@@ -70,8 +70,7 @@ def _result(found: Findings, folder: Path, figures: list[StudyFigure]) -> StudyR
         finished=found.finished,
         asked=list(found.asked),
     ).lies_in(folder)
-    if any(cell.run is not None for cell in found.cells):
-        result.measured_on = result.measured
+    result.measured_on = result.day_of_runs()
     return result
 
 

@@ -33,6 +33,7 @@ _GRANTS = {
     "length": "the number of tokens",
     "history": "earlier rounds of the same client",
     "same_batch": "that the client has no other samples",
+    "images": "images of its own",
 }
 
 
@@ -235,6 +236,8 @@ def _grant_words(attack: Attack) -> str:
             withheld.append(_GRANTS.get(name, name))
         elif value is True:
             given.append(_GRANTS.get(name, name))
+        elif isinstance(value, str):
+            given.append(f"{_GRANTS.get(name, name)} {value}")
         else:
             given.append(f"{_GRANTS.get(name, name)} ({_brief(value)})")
     words = ", ".join(["the model and the update", *given]) + "."

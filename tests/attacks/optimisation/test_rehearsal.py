@@ -4,9 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attacks.base import Reconstruction
 from attacks.metrics import mse
-from attacks.optimisation import inverting_gradients
-from attacks.optimisation.rehearsal import best_candidate, rehearsed, set_apart
+from attacks.optimisation import gradinversion, inverting_gradients
+from attacks.optimisation.rehearsal import rehearse, rehearsed, set_apart
 from fl_app.types import Known
 
 
@@ -65,30 +66,83 @@ def test_rehearsed_updates_go_through_the_defense_that_is_known(obs):
         torch.testing.assert_close(defended[name], gradient / 2)
 
 
-def test_the_best_candidate_wins_and_is_looked_for_once(obs):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretender:
+    """An attack that knows the answer up to noise, least with the settings ``amount`` 3 and ``fine``."""
+
+    answers: dict
+    calls: list
+    amount: float = 0.0
+    fine: bool = False
+    steps: int = 120
+    restarts: int = 1
+    trace: int = 0
+    time_budget: float | None = None
+    who = "pretender"
+
+    def options(self):
+        return [dataclasses.replace(self, amount=float(number)) for number in range(5)]
+
+    def refinements(self):
+        return [dataclasses.replace(self, fine=True)]
+
+    def search(self, observations):
+        self.calls.append((self.amount, self.fine, self.steps))
+        spread = 0.1 * abs(self.amount - 3) + (0.0 if self.fine else 0.02)
+        noise = torch.Generator().manual_seed(0)
+        images = self.answers["images"]
+        return [
+            Reconstruction((i[None] + spread * torch.randn(i.shape, generator=noise)).clamp(0, 1))
+            for i in images
+        ]
+
+    def __repr__(self):
+        return f"Pretender({self.steps})"
+
+
+def test_the_best_settings_win_and_are_looked_for_once(obs):
     calls = []
-
-    def attack_of(number, steps):
-        def attack(observations):
-            calls.append((number, steps))
-            _, apart = set_apart(obs.known, 2)
-            noise = abs(number - 3) * 0.1
-            return [
-                inverting_gradients(steps=1, prior="variation")(one).__class__(
-                    images=(image[None] + noise * torch.randn_like(image)).clamp(0, 1), labels=one.labels
-                )
-                for one, image in zip(observations, apart.images, strict=True)
-            ]
-
-        return attack
-
-    choice = best_candidate(obs, attack_of, 5, steps=120, updates=2, who="test")
-    assert choice.number == 3
-    assert choice.score == pytest.approx(1)
-    assert calls == [(n, 15) for n in range(5)] + [(n, 40) for n in (3, 2, 4)] or len(calls) == 8
+    attack = Pretender(answers={"images": set_apart(obs.known, 2)[1].images}, calls=calls)
+    chosen, score = rehearse(attack, obs, updates=2, budget=100.0)
+    assert (chosen.amount, chosen.fine) == (3.0, True)
+    assert score == pytest.approx(1)
+    assert calls == [(n, False, 15) for n in range(5)] + [(n, False, 40) for n in calls_of(calls)] + [
+        (3.0, False, 40),
+        (3.0, True, 40),
+    ]
     before = len(calls)
-    assert best_candidate(obs, attack_of, 5, steps=120, updates=2, who="test") == choice
+    assert rehearse(attack, obs, updates=2, budget=100.0) == (chosen, score)
     assert len(calls) == before
+
+
+def calls_of(calls):
+    return [amount for amount, _, steps in calls if steps == 40][:3]
+
+
+def test_a_budget_limits_the_steps_of_all_rehearsals(obs):
+    calls = []
+    attack = Pretender(answers={"images": set_apart(obs.known, 2)[1].images}, calls=calls, steps=1200)
+    rehearse(attack, obs, updates=2, budget=1.0)
+    taken = 2 * sum(steps for _, _, steps in calls)
+    assert 0.9 * 1200 < taken < 1.1 * 1200
+
+
+@pytest.mark.parametrize(
+    "attack", [inverting_gradients(steps=1), gradinversion(steps=1, restarts=1)], ids=str
+)
+def test_every_search_with_weights_states_what_it_would_try(attack):
+    options = attack.options()
+    assert len(options) >= 6
+    assert len({repr(one) for one in options}) == len(options)
+    assert all(one.refinements() for one in options)
+    assert {type(one) for one in options} == {type(attack)}
+
+
+def test_gradinversion_rehearses_too(obs):
+    result = gradinversion(steps=10, restarts=2)(obs)
+    assert any("rehearsed on 4 updates" in note for note in result.notes)
+    alone = gradinversion(steps=10, restarts=2, rehearsals=0)(obs)
+    assert not any("rehearsed" in note for note in alone.notes)
 
 
 def test_an_attacker_with_images_recovers_more_and_says_how(obs, known):

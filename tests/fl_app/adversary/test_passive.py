@@ -156,8 +156,13 @@ def test_an_observation_has_no_place_for_client_data_or_seeds():
         "same_batch",
         "length",
         "rewrites",
+        "features",
+        "manipulated",
+        "selects",
+        "cohort",
         "known",  # the attacker's own images, none of any client
         "defend",
+        "rehearse",
     }
     assert not any(
         field.type == Truth or "Truth" in str(field.type) for field in dataclasses.fields(Observation)

@@ -153,8 +153,8 @@ def test_failed_cells_are_named_in_the_end(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        (True, "interrupted; the same command goes on"),
-        (False, "interrupted; the same command with hydra.sweep.dir="),
+        (True, "the same command goes on with what is not finished"),
+        (False, "the same command with hydra.sweep.dir="),
     ],
 )
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, monkeypatch, capsys, named, words):

@@ -84,7 +84,7 @@ def test_a_run_that_was_cut_short_in_its_attacks_does_not_train_again(tmp_path, 
     overrides = FAMILIES["attacked"]
     run_job(words(overrides), folder=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(federation, "attack_sightings", lambda *_: 1 / 0)
+        patch.setattr(federation, "attack_sightings", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_job(words(overrides), folder=tmp_path / "cut")
     with monkeypatch.context() as patch:
