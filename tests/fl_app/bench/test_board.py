@@ -136,3 +136,14 @@ def test_holms_correction_against_its_definition(ps):
             rejected.add(i)
         close = {i for i in range(len(ps)) if abs(adjusted[i] - level) < 1e-12}
         assert {i for i in range(len(ps)) if adjusted[i] <= level} - close == rejected - close
+
+
+def test_the_leaderboard_in_the_documentation_is_made_of_the_cards(repository):
+    cards, refused = find_cards([repository / "benchmarks" / "cards"])
+    assert cards
+    assert not refused
+    page = (repository / "docs" / "bench.md").read_text(encoding="utf-8")
+    assert markdown_board(cards) in page
+    broken = [card for card in cards if card.source.startswith("benchmarks/broken_defenses.py")]
+    assert broken
+    assert {card.verdict for card in broken} == {"falls"}
