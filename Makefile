@@ -1,4 +1,4 @@
-# make run | shell | reports | test | test-slow | chaos | lint | bench | clean. Set-up is done once and again only when its inputs change.
+# make run | shell | reports | test | test-slow | test-versions | chaos | lint | bench | clean. Set-up is done once and again only when its inputs change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: run shell reports test test-slow chaos lint bench lock image-digest clean
+.PHONY: run shell reports test test-slow test-versions chaos lint bench lock image-digest clean
 .DEFAULT_GOAL := run
 
 run: $(READY)
@@ -28,6 +28,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# an environment for each supported Flower, the oldest with the oldest of all other packages; VERSIONS=1.40 for one
+VERSIONS ?= 1.40 1.41
+test-versions: $(READY)
+	$(BIN)/python -m benchmarks.versions $(VERSIONS)
 
 # faults into real runs; the table says how many, and the exit code whether any run lost something
 MINUTES ?= 10

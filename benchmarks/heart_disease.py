@@ -1,6 +1,9 @@
 """FLamby's Fed-Heart-Disease beside ours: accuracy of a logistic regression on four hospitals, five seeds.
 
-python -m benchmarks.heart_disease DATA    DATA has heart-disease/processed.*.data
+python -m benchmarks.heart_disease DATA [training|privacy]    DATA has heart-disease/processed.*.data
+
+FLamby's pooled data set, on which it tests all trainings, is scaled by the training rows of all hospitals
+together; each hospital's own data are scaled by its own. Both are done here.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ ROWS = {
     "FedYogi": (f"strategy=fed_yogi {ADAPTIVE} lr=0.003162", None),
 }
 """Overrides of each row, and the published accuracy on the pooled test rows; rates are FLamby's."""
+PARTS = ("training", "privacy")
 BY_CENTRE = {"cleveland": 0.731, "hungarian": 0.719, "switzerland": 0.650, "va": 0.640}
 PRIVATE = {None: 0.7125, 5.0: 0.704, 1.0: 0.685, 0.1: 0.606}
 """Published mean over the centres by epsilon, at delta 1e-4 and a clipping bound of 1.1."""
@@ -66,7 +70,7 @@ def batches(samples: Samples, generator: torch.Generator) -> Iterator[tuple[torc
 
 
 def pooled(data: Dataset, seed: int) -> nn.Module:
-    """Train on all rows with Adam, 50 passes."""
+    """Train on all rows, scaled together, with Adam, 50 passes."""
     torch.manual_seed(seed)
     net, generator = model(), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(net.parameters(), lr=0.001)
@@ -117,45 +121,57 @@ def judged(values: Sequence[float], published: float | None) -> str:
     return f"{mean:.3f} ± {spread:.3f} | {published:.3f} | {word}"
 
 
-def main(root: Path) -> None:
-    """Train and print every row."""
-    data = heart_disease(root)
-    print("| training | ours | FLamby | judged |\n|---|---|---|---|")
+def main(root: Path, part: str | None = None) -> None:
+    """Train and print the rows of one part, or all."""
+    data, together = heart_disease(root), heart_disease(root, scaled_together=True)
+    print("| training | ours | FLamby | judged |\n|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as work:
-        for name, (overrides, published) in ROWS.items():
-            nets = [federated(root, f"{overrides} defense=none", s, Path(work) / f"{name}{s}") for s in SEEDS]
-            print(f"| {name} | {judged([accuracy(*n, data.test) for n in nets], published)} |", flush=True)
-            if name != "FedAvg":
-                continue
-            for number, place in enumerate(CENTRES):
-                values = [accuracy(*net, centre(data.test, number)) for net in nets]
-                print(f"| FedAvg in {place} | {judged(values, BY_CENTRE[place])} |", flush=True)
-        for name, train, published in (("cyclic", cyclic, 0.785), ("pooled", pooled, 0.795)):
-            values = []
-            for seed in SEEDS:
-                net = train(data, seed)
-                values.append(accuracy(net.weight.detach(), net.bias.detach(), data.test))  # type: ignore[arg-type,union-attr,operator]
-            print(f"| {name} | {judged(values, published)} |", flush=True)
-        for epsilon, published in PRIVATE.items():
-            private = (
-                "defense=none"
-                if epsilon is None
-                else (
-                    f"defense=dp_sgd defense.clip=1.1 defense.epsilon={epsilon} defense.delta=1e-4 "
-                    "defense.noise_multiplier=null"
-                )
+        if part in (None, "training"):
+            _trainings(root, Path(work), data, together)
+        if part in (None, "privacy"):
+            _private(root, Path(work), data)
+
+
+def _trainings(root: Path, work: Path, data: Dataset, together: Dataset) -> None:
+    for name, (overrides, published) in ROWS.items():
+        nets = [federated(root, f"{overrides} defense=none", s, work / f"{name}{s}") for s in SEEDS]
+        print(f"| {name} | {judged([accuracy(*n, together.test) for n in nets], published)} |", flush=True)
+        if name != "FedAvg":
+            continue
+        for number, place in enumerate(CENTRES):
+            values = [accuracy(*net, centre(data.test, number)) for net in nets]
+            print(f"| FedAvg in {place} | {judged(values, BY_CENTRE[place])} |", flush=True)
+    for name, train, of, published in (
+        ("cyclic", cyclic, data, 0.785),
+        ("pooled", pooled, together, 0.795),
+    ):
+        values = []
+        for seed in SEEDS:
+            net = train(of, seed)
+            values.append(accuracy(net.weight.detach(), net.bias.detach(), together.test))  # type: ignore[arg-type,union-attr,operator]
+        print(f"| {name} | {judged(values, published)} |", flush=True)
+
+
+def _private(root: Path, work: Path, data: Dataset) -> None:
+    for epsilon, published in PRIVATE.items():
+        private = (
+            "defense=none"
+            if epsilon is None
+            else (
+                f"defense=dp_sgd defense.clip=1.1 defense.epsilon={epsilon} defense.delta=1e-4 "
+                "defense.noise_multiplier=null"
             )
-            nets = [
-                federated(root, f"{ROWS['FedAvg'][0]} {private}", s, Path(work) / f"dp{epsilon}{s}")
-                for s in SEEDS
-            ]
-            values = [
-                statistics.fmean(accuracy(*net, centre(data.test, i)) for i in range(len(CENTRES)))
-                for net in nets
-            ]
-            title = "no DP" if epsilon is None else f"ε = {epsilon:g}"
-            print(f"| FedAvg, mean of the centres, {title} | {judged(values, published)} |", flush=True)
+        )
+        nets = [federated(root, f"{ROWS['FedAvg'][0]} {private}", s, work / f"dp{epsilon}{s}") for s in SEEDS]
+        values = [
+            statistics.fmean(accuracy(*net, centre(data.test, i)) for i in range(len(CENTRES)))
+            for net in nets
+        ]
+        title = "no DP" if epsilon is None else f"ε = {epsilon:g}"
+        print(f"| FedAvg, mean of the centres, {title} | {judged(values, published)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if len(sys.argv) not in (2, 3) or (len(sys.argv) == 3 and sys.argv[2] not in PARTS):
+        sys.exit(f"benchmarks.heart_disease: expected DATA and one of {', '.join(PARTS)}, got {sys.argv[1:]}")
+    main(Path(sys.argv[1]), *sys.argv[2:])

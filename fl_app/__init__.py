@@ -37,6 +37,8 @@ __all__ = ["Observation", "Run", "Truth", "Update", "__version__", "attack", "lo
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "__version__":
+        import_module(f"{__name__}.flower")  # refuses an unsupported Flower
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

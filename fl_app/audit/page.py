@@ -10,10 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fl_app.audit.annex import evidence_of_audit
 from fl_app.audit.findings import Finding
 from fl_app.audit.ladder import Result
 from fl_app.audit.report import AuditReport
 from fl_app.audit.what_if import frontier
+from fl_app.report.annex import statements_section
 from fl_app.report.charts.tiles import png_uri
 from fl_app.report.markup import Child, Html, details, element, page, table
 
@@ -38,6 +40,9 @@ def render(report: AuditReport) -> Html:
     body: list[Child] = [
         element("p", "Privacy audit of a federated app", class_="eyebrow"),
         element("h1", report.app),
+        element("p", f"Bundle with SHA-256 {report.bundle}", class_="muted", data_fact="bundle")
+        if report.bundle
+        else None,
         element(
             "p",
             element("span", letter, class_=f"verdict {look}"),
@@ -48,6 +53,7 @@ def render(report: AuditReport) -> Html:
             data_value=letter,
         ),
         *_evidence(report),
+        *statements_section(evidence_of_audit(report)),
         *_worst(report),
         *_claims(report),
         *_findings(report),

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from fl_app.api.version import __version__
+from fl_app.audit.annex import evidence_of_audit
 from fl_app.audit.claims import Claim
 from fl_app.audit.exits import ExitReport
 from fl_app.audit.findings import Finding
 from fl_app.audit.grade import Grade
 from fl_app.audit.ladder import Ladder
+from fl_app.audit.tags import tags_of_result, tags_of_rule
 from fl_app.audit.what_if import Variant
+from fl_app.report.annex import statements_json
 
 
 @dataclass
@@ -44,6 +47,8 @@ class AuditReport:
     picture: np.ndarray | None = None
     """What an exit shows of an honest round."""
     variants: list[Variant] = field(default_factory=list)
+    bundle: str = ""
+    """SHA-256 of the audited bundle; "" if a folder was audited."""
 
     def verdict(self) -> str:
         """Return the first sentence of the report."""
@@ -60,8 +65,10 @@ class AuditReport:
         return {
             "version": __version__,
             "app": self.app,
+            "bundle": self.bundle or None,
             "verdict": self.verdict(),
             "grade": None if self.grade is None else _plain(asdict(self.grade)),
+            "statements": statements_json(evidence_of_audit(self)),
             "understood": self.understood,
             "reason": self.reason,
             "tried": self.tried,
@@ -69,12 +76,15 @@ class AuditReport:
             "facts": _plain(self.facts),
             "results": [
                 _plain({k: v for k, v in vars(result).items() if k not in ("images", "truth")})
+                | {"tags": list(tags_of_result(result.situation, result.target))}
                 for result in self.ladder.results
             ],
             "declined": [asdict(declined) for declined in self.ladder.declined],
             "claims": [_plain(asdict(claim)) for claim in self.claims],
             "exits": None if self.exits is None else _plain(asdict(self.exits)),
-            "findings": [finding.as_json() for finding in self.findings],
+            "findings": [
+                finding.as_json() | {"tags": list(tags_of_rule(finding.rule))} for finding in self.findings
+            ],
             "traffic": _plain(self.traffic),
             "what_if": [_plain(asdict(variant)) for variant in self.variants],
             "untested": self.untested,

@@ -9,6 +9,7 @@ from typing import Any
 from fl_app.api.version import __version__
 from fl_app.audit.findings import Finding
 from fl_app.audit.report import AuditReport
+from fl_app.audit.tags import tags_of_rule
 
 _LEVELS = {"high": "error", "medium": "warning", "low": "note"}
 _SECURITY = {"high": "8.0", "medium": "5.0", "low": "2.0"}
@@ -33,7 +34,7 @@ def as_sarif(report: AuditReport) -> dict[str, Any]:
                 },
                 "columnKind": "unicodeCodePoints",
                 "invocations": [{"executionSuccessful": True}],
-                "properties": {"verdict": report.verdict()},
+                "properties": {"verdict": report.verdict(), "bundle": report.bundle or None},
                 "results": [_result(finding, rules) for finding in report.findings],
             }
         ],
@@ -52,7 +53,7 @@ def _rule(rule: str, finding: Finding) -> dict[str, Any]:
         "name": name,
         "shortDescription": {"text": rule.replace("-", " ")},
         "defaultConfiguration": {"level": _LEVELS[finding.severity]},
-        "properties": {"security-severity": _SECURITY[finding.severity], "tags": ["privacy", "security"]},
+        "properties": {"security-severity": _SECURITY[finding.severity], "tags": list(tags_of_rule(rule))},
     }
 
 

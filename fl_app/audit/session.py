@@ -19,6 +19,7 @@ from torch import nn
 
 from fl_app.audit.arrays import Name
 from fl_app.audit.audited_grid import AuditedClient, AuditedGrid, EnoughRounds, QuorumError, answer_or_error
+from fl_app.audit.bundle import opened
 from fl_app.audit.channels import Reading, read_channels
 from fl_app.audit.claims import check_claims
 from fl_app.audit.declared import Declared, declarations, watched_opacus
@@ -72,7 +73,7 @@ def audit_app(
     log: TextIO | None = None,
     defenses: Mapping[str, Sequence[Mod]] | None = None,
 ) -> AuditReport:
-    """Audit the Flower app at ``folder``; its prints go to ``log``.
+    """Audit the Flower app at ``folder``, or in a bundle of ``flwr build``; its prints go to ``log``.
 
     ``defenses`` are lists of mods by name; each is put around the app's client in a run of its own.
     """
@@ -81,9 +82,11 @@ def audit_app(
     with ExitStack() as stack:
         if log is not None:
             stack.enter_context(captured_output(log))
-        app = stack.enter_context(sandbox(folder))
+        place, bundle = stack.enter_context(opened(folder))
+        app = stack.enter_context(sandbox(place))
         audit = _Audit(app, chosen)
         report = audit.run()
+        report.bundle = bundle
         if defenses:
             report.variants = audit.what_if(defenses)
         report.seconds = time.monotonic() - begun

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fl_app.audit import AuditOptions, audit_app
+from fl_app.audit.annex import evidence_of_audit
 from fl_app.audit.findings import SEVERITIES, at_least
 from fl_app.audit.page import write_page
 from fl_app.audit.sarif import write_sarif
@@ -14,6 +15,7 @@ from fl_app.cli.own_code import import_from_here
 from fl_app.console.words import printable
 from fl_app.flower import ENGINES
 from fl_app.mods.catalogue import mod_named
+from fl_app.report.annex import write_annex
 
 FOUND = 3
 """Exit code where findings are as severe as ``--fail-on``."""
@@ -49,6 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
     print(printable(report.verdict()))
     for finding in report.findings:
         print(printable(f"{finding.severity}: {finding.file or '(measured)'}: {finding.sentence}"))
+    if args.dpia is not None:
+        for path in write_annex(evidence_of_audit(report), args.dpia):
+            print(printable(f"annex: {path}"))
     print(printable(f"report: {args.out / 'audit.html'}"), flush=True)
     if args.fail_on and at_least(report.findings, args.fail_on):
         sys.exit(FOUND)
@@ -74,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         f"--fail-on; {NOT_UNDERSTOOD} not understood, with --fail-on.",
     )
     parser.add_argument(
-        "--app", type=Path, required=True, metavar="FOLDER", help="the folder with pyproject.toml"
+        "--app",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="the folder with pyproject.toml, or a bundle of flwr build (.fab)",
     )
     parser.add_argument("--supernodes", type=int, metavar="N", help="clients; default: the app's own, or 2")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="audited rounds (default: 2)")
@@ -99,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAMES",
         help="also run the app with each of these mods around its clients, such as none,topk,dgp",
+    )
+    parser.add_argument(
+        "--dpia",
+        type=Path,
+        metavar="FILE",
+        help="also write the annex of an impact assessment: .md or .html; both without an ending",
     )
     parser.add_argument("--fail-on", choices=SEVERITIES, help="exit with an error on findings this severe")
     parser.add_argument("--attack-seconds", type=float, default=30.0, metavar="S", help="longest search (30)")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from fl_app.console.ending import end_without_search
 from fl_app.console.stated_failure import StatedFailure
 from fl_app.console.streams import drop_output, prepare_streams
 from fl_app.console.words import printable
@@ -32,10 +33,11 @@ def guarded(
     name: str,
     command: Callable[[], None],
     *,
-    interrupted: str = "what there was by then is in the run's folder",
+    interrupted: str = "what was finished by then is kept",
 ) -> None:
     """Run ``command``; print one line for every error that is not a defect, or when it is ``interrupted``."""
     prepare_streams()
+    end_without_search()
     logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback
     _say_no_shortage_twice()
     try:

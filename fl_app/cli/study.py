@@ -17,7 +17,8 @@ from fl_app.console.logs import show_logs
 from fl_app.console.streams import say
 from fl_app.experiments.studies import DEFAULT_SCALE, StudyOrder, run_study, table_for_terminal
 
-_TAKEN = ("hydra.sweep.dir", "hydra.verbose", "hydra.mode", SEARCH_PATH)
+_PLACE = "hydra.sweep.dir"
+_TAKEN = (_PLACE, "hydra.verbose", "hydra.mode", SEARCH_PATH)
 """Settings of Hydra that a study minds."""
 
 
@@ -33,7 +34,9 @@ def run_one(
             f"{wrong[0]}: a study is not run by Hydra; expected jobs=N or hydra.sweep.dir=FOLDER"
         )
     show_logs(hydras.get("hydra.verbose", "false").lower() == "true")
-    typed = [*(f"{key}={value}" for key, value in own.items()), *searched, *overrides]
+    # its place on this machine is no part of a result
+    placed = [override for override in overrides if not override.startswith(f"{_PLACE}=")]
+    typed = [*(f"{key}={value}" for key, value in own.items()), *searched, *placed]
     order = StudyOrder(
         name=name,
         raw=study,
@@ -41,7 +44,7 @@ def run_one(
         scale=own.get("scale", DEFAULT_SCALE),
         parts=tuple(part for part in own.get("parts", "").split(",") if part),
         overrides=(*searched, *(o for o in overrides if not o.startswith(("experiment=", "hydra")))),
-        root=Path(hydras.get("hydra.sweep.dir", StudyOrder.root)),
+        root=Path(hydras.get(_PLACE, StudyOrder.root)),
         jobs=jobs_of(own),
     )
     try:

@@ -44,6 +44,8 @@ def stopping_after_rounds(seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
         signal.signal(number, ask)
     try:
         yield
+        if _asked:  # after the last round, which nobody asks about
+            raise KeyboardInterrupt
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number in handled:

@@ -32,13 +32,19 @@ FEATURES = tuple(name for name in COLUMNS if name not in LEVELS) + tuple(
 _SPLIT, _TRAIN = 43, 0.66
 
 
-def heart_disease(root: str | Path) -> Dataset:
+def heart_disease(root: str | Path, *, scaled_together: bool = False) -> Dataset:
     """Return the patients of the four hospitals in ``root``/processed.<centre>.data, or below heart-disease.
 
     A sample's source is its hospital: with partition=natural and four clients, each is one of them.
+    ``scaled_together`` scales by the training rows of all hospitals, which no federation can: that is
+    FLamby's pooled data set.
     """
     folder = _folder(Path(root).expanduser())
     parts = {centre: _split(*read_centre(folder / _name(centre))) for centre in CENTRES}
+    everyone = np.concatenate([parts[centre][0][0] for centre in CENTRES])
+    for centre, ((train_x, train_y), (test_x, test_y)) in parts.items():
+        by = everyone if scaled_together else train_x
+        parts[centre] = (_scaled(train_x, by), train_y), (_scaled(test_x, by), test_y)
     train, test = (
         Samples(
             torch.cat([torch.from_numpy(parts[centre][which][0]) for centre in CENTRES]),
@@ -111,7 +117,11 @@ def _numbers(row: Sequence[str], width: int, path: Path, line: int) -> list[floa
     return found
 
 
-def _split(features: np.ndarray, labels: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def _split(features: np.ndarray, labels: np.ndarray) -> tuple[Rows, Rows]:
+    """Return features and labels of the training rows, and of the test rows."""
     counts = np.bincount(labels, minlength=2)
     stratify = labels if counts.min() > 2 else None
     train, test = train_test_split(
@@ -123,7 +133,7 @@ def _split(features: np.ndarray, labels: np.ndarray) -> tuple[tuple[np.ndarray, 
         stratify=stratify,
     )
     train, test = np.sort(train), np.sort(test)
-    return tuple((_scaled(features[rows], features[train]), labels[rows]) for rows in (train, test))
+    return (features[train], labels[train]), (features[test], labels[test])
 
 
 def _scaled(features: np.ndarray, by: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from fl_app.console.ending import end_without_search
 from fl_app.console.progress import Report, relay_to, show_relayed
 
 Task = TypeVar("Task")
@@ -39,7 +40,12 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work, prepare))
-        self.process.start()
+        # a terminal interrupts all its processes, also those that still import
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()  # so that its death closes the pipe
         self.task: int | None = None
 
@@ -123,8 +129,9 @@ def _serve(connection: Connection, work: Callable[[Any], Any], prepare: Callable
     # a terminal interrupts all its processes; here the parent decides and sends SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    relay_to(connection.send)
-    prepare()
+    end_without_search()
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
+        relay_to(connection.send)
+        prepare()
         while (task := connection.recv()) is not None:
             connection.send(_Done(work(task)))

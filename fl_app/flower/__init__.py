@@ -6,6 +6,8 @@ Names are imported when they are used: the program that runs one app of another'
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fl_app.flower.supported import refuse_unsupported
+
 if TYPE_CHECKING:
     from fl_app.flower.app_folder import AppFolder as AppFolder
     from fl_app.flower.app_folder import read_app as read_app
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from fl_app.flower.run_config import parse_pairs as parse_pairs
     from fl_app.flower.tapped import Tap as Tap
     from fl_app.flower.tapped import TappedGrid as TappedGrid
+
+refuse_unsupported()
 
 _MODULES = {
     "ENGINES": "launch",

@@ -129,13 +129,13 @@ class Checkpoint:
         self.folder = folder / CHECKPOINT
         self._spec, self._public = spec, public
         self._seconds = seconds
-        self._last = time.monotonic()
+        self._last: float | None = None
         self._written = 0
 
     @property
     def is_due(self) -> bool:
-        """Whether enough time has passed for another checkpoint."""
-        return time.monotonic() - self._last >= self._seconds
+        """Whether there is none yet, or enough time has passed for another."""
+        return self._last is None or time.monotonic() - self._last >= self._seconds
 
     def save(self, state: Saved, sightings: Sequence[Sighting]) -> None:
         """Write the state, and the sightings since the last checkpoint."""

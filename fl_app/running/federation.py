@@ -125,7 +125,7 @@ def _run(
                 tell_estimate(parts)
             with stopping_after_rounds():
                 sightings = _train(grid, parts, results, auditor, lasting)
-            trained = True
+                trained = True
             describe_vectors(parts.strategy, parts.model, results)  # clients may have voted on coordinates
             describe_weights(parts.strategy, start, share_moved_most(config), results)
             describe_canaries(parts.strategy, start, results)
@@ -153,10 +153,10 @@ def _run(
                 lasting.save_now()
             words = "interrupted by the user" if interrupted else f"{type(error).__name__}: {error}"
             results.fail("interrupted" if interrupted else "failed", words)
+            if interrupted:  # somebody waits: the pages come with the resumed run
+                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
             with _never_in_the_way():
                 _show(parts, folder)
-            if interrupted:
-                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
             raise
         report = _show(parts, folder)
         lasting.end()
@@ -433,8 +433,8 @@ def _save_model(strategy: FedSGD, path: Path) -> None:
 
 def _how_to_go_on(folder: Path) -> str:
     if has_checkpoint(folder):
-        return f"continue with: fl-app {shlex.quote(f'resume={folder}')}"
-    return f"what there was by then is in {folder}"
+        return f"saved in {folder}; continue with: fl-app {shlex.quote(f'resume={folder}')}"
+    return f"{folder} has no finished round that is saved; start again with the same command"
 
 
 def _test_samples(parts: ServerParts) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from fl_app.console.progress import track
@@ -18,6 +19,8 @@ def double(task: object) -> object:
         os._exit(7)
     if task == "stay":
         time.sleep(600)
+    if task == "ctrl-c":
+        return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with track("doubling", 2) as advance:
         advance(1, "half")
     return task * 2

@@ -3,6 +3,7 @@
 from fl_app.report.annex.evidence import Evidence, Finding, Flow, evidence_of
 from fl_app.report.annex.page import annex_html, annex_markdown, write_annex
 from fl_app.report.annex.sections import BLANK, HEADINGS, Entry, Section, annex_sections
+from fl_app.report.annex.statements import statements_json, statements_section
 
 __all__ = [
     "BLANK",
@@ -16,5 +17,7 @@ __all__ = [
     "annex_markdown",
     "annex_sections",
     "evidence_of",
+    "statements_json",
+    "statements_section",
     "write_annex",
 ]

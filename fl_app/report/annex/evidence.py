@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fl_app.privacy.member_bound import member_bound
 from fl_app.report.data.formats import format_bytes, format_number, format_percent
 from fl_app.report.data.outcome import outcome_of
 from fl_app.report.data.scores import SSIM, worst_score
 from fl_app.report.data.update_kinds import as_sent, of_update
 from fl_app.report.pages.identification import identified
 from fl_app.results import Run
+
+_FALSE_ALARMS = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Evidence:
     findings: Sequence[Finding] = ()
     declared: Sequence[tuple[str, str]] = ()
     """Statements of somebody that were not measured: what, and as declared."""
+    follows: Sequence[tuple[str, str]] = ()
+    """Consequences of what was measured and declared together."""
     measures: Sequence[tuple[str, str]] = ()
     """Protections that were at work, with their settings."""
     failures: int = 0
@@ -84,6 +89,7 @@ def evidence_of(run: Run) -> Evidence:
         flows=flows,
         findings=[*_reconstruction(run), *_membership(run), *_property(run)],
         declared=_declared(run),
+        follows=_follows(run),
         measures=_measures(run),
         failures=sum(len(row.failures) for row in run.rounds),
         source=f"result.json of a run, config {run.config_hash or 'unknown'}, "
@@ -194,6 +200,37 @@ def _declared(run: Run) -> list[tuple[str, str]]:
         found.append((f"ε for each {unit}, against the server", format_number(run.totals.epsilon_server, 2)))
     if run.secure_aggregation is not None:
         found.append(("secure aggregation withstands", run.secure_aggregation.against or "not said"))
+    return found
+
+
+def _follows(run: Run) -> list[tuple[str, str]]:
+    found = []
+    for row in run.membership or []:
+        if row.epsilon is None:
+            continue
+        share = member_bound(_FALSE_ALARMS, row.epsilon, row.delta or 0.0)
+        who = f"to {row.viewpoint}" + (", who knows the defense" if row.adaptive else "")
+        found.append(
+            (
+                f"members that any test finds at {_FALSE_ALARMS:.0%} false alarms, if ε holds ({who})",
+                f"at most {format_percent(share)}",
+            )
+        )
+        found.append(
+            (
+                f"measured points on membership ({who})",
+                "above what the declared ε allows: it does not hold"
+                if row.exceeds_bound
+                else "none lies above what the declared ε allows, which does not prove it",
+            )
+        )
+    if run.secure_aggregation is not None:
+        found.append(
+            (
+                "figures on single updates",
+                "hold only where secure aggregation fails to do what it declares",
+            )
+        )
     return found
 
 

@@ -147,6 +147,7 @@ def _measures(evidence: Evidence) -> list[Entry]:
         *(Entry(f"Measure at work: {name}", content) for name, content in evidence.measures),
         *([] if evidence.measures else [Entry("Measure at work", "none")]),
         *(Entry(f"Declared, not measured: {name}", content) for name, content in evidence.declared),
+        *(Entry(f"Follows from both: {name}", content) for name, content in evidence.follows),
         *(
             Entry(f"Hazard of differential privacy: {name}. {asks}", known.get(name))
             for name, asks in HAZARDS

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from fl_app.console.words import printable
+from fl_app.report.annex import evidence_of, statements_section
 from fl_app.report.charts.live_chart import live_chart
 from fl_app.report.charts.plots import Curve, plot_accuracy, plot_bytes
 from fl_app.report.charts.tiles import png_uri
@@ -63,6 +64,7 @@ def write_report(run_dir: Path | str) -> Path:
         property_section(run),
         server_section(run),
         protection_section(run),
+        *statements_section(evidence_of(run)),
         attack_section(run),
         bound_section(run),
         label_section(run),

@@ -1,9 +1,11 @@
 """The command writes its reports and tells by its exit code whether findings are severe."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
+from bundles import bundle_of
 
 from fl_app.cli import audit as command
 
@@ -26,6 +28,28 @@ def test_reports_are_written(tmp_path, capsys):
     }
     assert json.loads((tmp_path / "audit.json").read_text())["understood"]
     assert "tabular" in capsys.readouterr().out
+
+
+def test_a_bundle_is_audited_and_named_in_every_output(tmp_path, capsys):
+    bundle = bundle_of("local_dp", tmp_path)
+    out, annex = tmp_path / "out", tmp_path / "annex"
+    given = [
+        "--app",
+        str(bundle),
+        "--out",
+        str(out),
+        "--no-exits",
+        "--attack-seconds",
+        "1",
+        "--dpia",
+        str(annex),
+    ]
+    command.main(given)
+    digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
+    for path in (out / "audit.json", out / "audit.sarif", out / "audit.html", tmp_path / "annex.md"):
+        assert digest in path.read_text()
+    assert digest in (tmp_path / "annex.html").read_text()
+    assert capsys.readouterr().out.count("annex: ") == 2
 
 
 @pytest.mark.parametrize(

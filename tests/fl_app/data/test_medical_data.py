@@ -46,6 +46,10 @@ def test_four_hospitals_are_prepared_as_another_library_prepares_them(shared_dat
     whole = pd.get_dummies(pd.concat(frames, ignore_index=True), columns=["cp", "restecg"], drop_first=True)
     labels = (whole.pop("target") > 0).to_numpy()
     features, train, owners = whole.to_numpy(dtype=float), np.array(sets), np.array(owners)
+    together = heart_disease(shared_data, scaled_together=True)
+    everyone = (features - features[train].mean(0)) / (features[train].std(0, ddof=1) + 1e-9)
+    np.testing.assert_allclose(together.test.inputs.numpy(), everyone[~train], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(together.train.inputs.numpy(), everyone[train], rtol=1e-4, atol=1e-4)
     for number in range(4):
         own = features[train & (owners == number)]
         scaled = (features[owners == number] - own.mean(0)) / (own.std(0, ddof=1) + 1e-9)

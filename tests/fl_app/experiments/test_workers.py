@@ -1,6 +1,7 @@
 """Processes that work a list off."""
 
 import multiprocessing
+import signal
 
 import pytest
 from worker_tasks import double, prepare
@@ -30,6 +31,12 @@ def test_who_stops_listening_ends_the_processes():
     assert next(results) == (0, "aa")
     results.close()
     assert not multiprocessing.active_children()
+
+
+def test_a_terminal_interrupts_the_parent_alone_from_the_workers_first_moment():
+    results, _ = worked(["ctrl-c"])
+    assert results == {0: True}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_an_interruption_ends_them_too():

@@ -15,8 +15,10 @@ from fl_app.experiments import job, sweep
 from fl_app.experiments.job import run_job
 from fl_app.flower import InlineGrid
 from fl_app.flower.forwarding import ForwardingGrid
+from fl_app.running import checkpoint as checkpoints
 from fl_app.running import federation
 from fl_app.running import resume as lasting_run
+from fl_app.running.checkpoint import Checkpoint
 from fl_app.running.ownership import claim
 from fl_app.strategies import FLStd
 
@@ -176,14 +178,57 @@ def test_other_versions_are_noted(tmp_path, monkeypatch):
     assert any("torch" in note and "is 9.9" in note for note in read(tmp_path)["notes"])
 
 
-def test_short_simulations_make_no_checkpoint_and_long_ones_do(tmp_path, monkeypatch):
+def test_short_simulations_make_one_checkpoint_and_long_ones_more(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr(lasting_run.Checkpoint, "save", lambda self, state, seen: saved.append(state))
+    honest = Checkpoint.save
+
+    def save(self, state, seen):
+        saved.append(state.rows[-1]["round"])
+        honest(self, state, seen)
+
+    monkeypatch.setattr(Checkpoint, "save", save)
     run_job(words(f"{FAMILIES['dgp']} checkpoint=auto"), folder=tmp_path / "short")
-    assert not saved
-    monkeypatch.setattr(lasting_run, "SECONDS_BETWEEN", 1e-9)
+    assert saved == [1]
+    saved.clear()
+    for module in (lasting_run, checkpoints):
+        monkeypatch.setattr(module, "SECONDS_BETWEEN", 1e-9)
+    monkeypatch.setattr(checkpoints, "_SHARE_OF_TIME", 1e9)
     run_job(words(f"{FAMILIES['dgp']} checkpoint=auto"), folder=tmp_path / "long")
-    assert len(saved) == 5
+    assert saved == [1, 2, 3, 4, 5]
+
+
+def test_ctrl_c_in_a_round_leaves_a_checkpoint_and_no_pages_and_goes_on_to_the_same_bits(
+    tmp_path, monkeypatch
+):
+    overrides = f"{FAMILIES['attacked']} checkpoint=auto"
+    run_job(words(overrides), folder=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        strike(patch, 3, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt, match="fl-app resume="):
+            run_job(words(overrides), folder=tmp_path / "cut")
+    assert read(tmp_path / "cut")["status"] == "interrupted"
+    assert (tmp_path / "cut" / "checkpoint" / "state").is_file()
+    assert not (tmp_path / "cut" / "report.html").exists()
+    run_job([f"resume={tmp_path / 'cut'}"])
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+    assert (tmp_path / "cut" / "report.html").is_file()
+
+
+def test_ctrl_c_in_an_attack_keeps_the_training(tmp_path, monkeypatch):
+    overrides = f"{FAMILIES['attacked']} checkpoint=auto"
+    run_job(words(overrides), folder=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(federation, "attack_sightings", interrupt)
+        with pytest.raises(KeyboardInterrupt, match="fl-app resume="):
+            run_job(words(overrides), folder=tmp_path / "cut")
+    with monkeypatch.context() as patch:
+        patch.setattr(federation._RoundEnd, "_evaluate", interrupt)  # no round is trained again
+        run_job([f"resume={tmp_path / 'cut'}"])
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
 
 
 SECURE = f"{PRIVATE} defense=fl_top defense.share=0.1 clients=4 secagg=on secagg.min_clients=3"
