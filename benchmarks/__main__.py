@@ -1,8 +1,9 @@
 """``python -m benchmarks [name …]``: all quick benchmarks, or those named.
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
-batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, fuzz_guided, imprint, labels, learned,
-leakage, measured_epsilon, peers, photographs, realistic, rgap, speech_leakage and trained_labels.
+batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, fuzz_guided, imprint, labels,
+leakage, learned, measured_epsilon, peers, photographs, realistic, rgap, speech_leakage, streams and
+trained_labels.
 """
 
 from __future__ import annotations
