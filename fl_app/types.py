@@ -43,6 +43,8 @@ class RoundContext:
     locations: Mapping[str, Tensor] | None = None
     uncounted: Mapping[str, Tensor] | None = None
     """The client's last sent update, if the server did not count it."""
+    samples: int | None = None
+    """Number of samples behind the update; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ LAYERS = [
     {"cli", "deploy", "__main__"},
     {"audit"},
     {"api"},
+    {"bench"},
     {"experiments"},
     {"client_app", "server_app"},
     {"running"},

@@ -23,6 +23,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "attack": Subcommand("fl_app.cli.new_attack", "attack a finished run again (fl-app-attack)"),
     "audit": Subcommand("fl_app.cli.audit", "audit any Flower app (fl-app-audit)"),
     "choose": Subcommand("fl_app.cli.choose", "try defenses on your data and model, recommend one"),
+    "bench": Subcommand("fl_app.cli.bench", "judge a defense by the fixed criterion, make a card"),
     "verify": Subcommand("fl_app.cli.verify", "rerun published results and compare them"),
     "ats-search": Subcommand("fl_app.cli.ats_search", "search policies for ATS (fl-app-ats-search)"),
     "simulate": Subcommand("fl_app.cli.simulation", "run any Flower app as a simulation (flower-simulation)"),

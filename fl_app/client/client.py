@@ -163,15 +163,15 @@ class Client:
         kept = start.state.work
         work = kept if kept is not None and kept.round == order.round else self._work(start, parcel)
         locations = self._locations(parcel, start)
-        ctx = replace(self._context(order, start), locations=locations or None)
+        ctx = replace(self._context(order, start), locations=locations or None, samples=work.samples or None)
         sent, memory = parts.defense.transform.apply(work.update, start.memory(work, parts.defense), ctx)
-        release = parts.defense.release
+        release, drawn = parts.defense.release, parts.defense.transform.drawn
         metrics = _metrics(work, memory)
         if parts.norms:
             metrics |= _norms(work, corrected(work.update, start.memory(work, parts.defense), ctx), sent)
         reply = Reply(
             answer=Answer(order.round, self.client, work.samples, work.steps),
-            update=encode(sent, within=locations),
+            update=encode(sent, within=locations, drawn=drawn and drawn(sent, order.round)),
             buffers=encode(work.buffers) if work.buffers and parts.bn == "sync" else b"",
             # metrics of the data itself would leave without noise
             metrics=self._told(metrics) if release is None else {},
@@ -191,7 +191,7 @@ class Client:
                 transform=memory,
                 sent_round=order.round,
                 sent_order=digest,
-                sent=reply if own_buffers or _remembers(memory) or self.guard is not None else None,
+                sent=reply if own_buffers or remembers(memory) or self.guard is not None else None,
                 locations=locations,
                 plan=self._plan_digest,
             ),
@@ -407,7 +407,7 @@ class Client:
         return decode(blob, own) if blob else own
 
     def _uncounted(self, order: Order, state: ClientState, weights: Update) -> Update | None:
-        if state.sent is None or state.sent_round == order.counted or not _remembers(state.transform):
+        if state.sent is None or state.sent_round == order.counted or not remembers(state.transform):
             return None
         logger.info("client %d: the update of round %d was not counted", self.client, state.sent_round)
         return decode(state.sent.update, weights, within=state.locations)
@@ -521,8 +521,9 @@ def _initial(buffers: Update) -> Update:
     }
 
 
-def _remembers(state: State) -> bool:
-    return any(isinstance(node, Tensor) or _remembers(node) for node in state.values())
+def remembers(state: State) -> bool:
+    """Return whether a transform's state holds anything."""
+    return any(isinstance(node, Tensor) or remembers(node) for node in state.values())
 
 
 def _metrics(work: Work, memory: State) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from fl_app.client.client import Client, Start, measured
+from fl_app.client.client import Client, Start, measured, remembers
 from fl_app.client.secure import SecureMember
 from fl_app.client.state import ClientState, Work
 from fl_app.policy import Refusal
@@ -20,10 +20,11 @@ from fl_app.privacy import ClientNoise, NoiseGrid, Release
 from fl_app.privacy.draws import OwnDraws
 from fl_app.secagg import Job, Terms, hash_config
 from fl_app.seeding import generator_for
-from fl_app.sketches import Sketch, flatten, scatter
+from fl_app.sketches import Picked, Sketch, flatten, mask_coordinates, scatter
 from fl_app.storage.fingerprint import hash_tensors
 from fl_app.training import parameters, state_buffers
 from fl_app.training.constrained import confine
+from fl_app.transforms import State
 from fl_app.types import Update
 from fl_app.wire import decode, decode_masks, encode
 from fl_app.wire.messages import VALUES, Answer, MessageError, Order, Parcel, Plan, Reply
@@ -52,7 +53,8 @@ class VectorClient(Client):
             return again, None
         rules = confine(self.parts.defense.rules, sketch.trained, start.weights)
         work = self._work(start, parcel, rules)
-        update = self._pack(sketch.take(work.update), parcel, plan, start, records)
+        rewritten, memory = self._rewrite(work, sketch, start, order)
+        update = self._pack(sketch.take(rewritten), parcel, plan, start, records)
         reply = Reply(
             answer=self._answer(work),
             update=update,
@@ -67,17 +69,26 @@ class VectorClient(Client):
             # a guarded client compares the next model with them; one that cannot make them builds on them
             weights=start.weights if keeps else {},
             buffers=own_buffers,
+            transform=memory,
             sent_round=order.round,
             sent_order=digest,
             # a second answer with new noise would be a second release
             sent=reply
-            if own_buffers or not self._repeats or (guarded and self.parts.secure is None)
+            if own_buffers or memory or not self._repeats or (guarded and self.parts.secure is None)
             else None,
             coordinates=known if plan.coordinates else b"",
             plan=self._plan_digest,
         )
         self._remember(records, order, kept)
         return reply, self._evidence(parcel.audit, work)
+
+    def _rewrite(self, work: Work, sketch: Sketch, start: Start, order: Order) -> tuple[Update, State]:
+        """Return the update after the defense's transform, and the memory of a transform that has one."""
+        transform, known = self.parts.defense.transform, work.update
+        locations = mask_coordinates(sketch.coordinates, known) if isinstance(sketch, Picked) else None
+        ctx = replace(self._context(order, start), locations=locations, samples=work.samples or None)
+        sent, memory = transform.apply(known, start.memory(work, self.parts.defense), ctx)
+        return sent, memory if remembers(memory) else {}
 
     def _keeps_weights(self, plan: Plan) -> bool:
         needs_start = self.parts.start is None and bool(plan.coordinates)

@@ -8,18 +8,23 @@ from fl_app.mods.records import Returns
 from fl_app.mods.transform_mod import TransformMod, transform_mod
 from fl_app.transforms import (
     Transform,
+    accumulate,
     add_gaussian,
     add_laplace,
     clip_and_noise,
+    clip_and_noise_on_support,
     drop_smallest,
     error_feedback,
     identity,
+    keep_rank,
     keep_topk,
     perturb_outpost,
     prune_dual,
     round_bf16,
     round_fp16,
     round_int8,
+    send_common_signs,
+    skip_first,
     take_sign,
 )
 
@@ -42,6 +47,10 @@ def _mod(name: str, transform: Transform, options: ModOptions) -> TransformMod:
 
 def _pruning(name: str, transform: Transform, feedback: bool, options: ModOptions) -> TransformMod:
     return _mod(name, error_feedback(transform, enabled=feedback), options)
+
+
+def _with_feedback(transform: Transform, enabled: bool, decay: float, jump: float | None) -> Transform:
+    return error_feedback(transform, enabled=enabled, decay=decay, jump=jump)
 
 
 def none_mod(**options: Unpack[ModOptions]) -> TransformMod:
@@ -114,3 +123,65 @@ def outpost_mod(
 ) -> TransformMod:
     """Prune and add noise by risk, less often in later rounds."""
     return _pruning("outpost_mod", perturb_outpost(prune, noise, noisy, beta), error_feedback, options)
+
+
+def common_signs_mod(
+    first: float = 1.0,
+    hidden: float = 0.05,
+    output: float = 0.3,
+    biases: float = 1.0,
+    positions_seed: int = 0,
+    flip: float = 0.0,
+    magnitude: float | None = None,
+    *,
+    error_feedback: bool = True,
+    decay: float = 1.0,
+    jump: float | None = None,
+    **options: Unpack[ModOptions],
+) -> TransformMod:
+    """Send one bit for each of a few public random entries; short on the wire with ``packed=True``."""
+    signs = send_common_signs(first, hidden, output, biases, positions_seed, flip, magnitude)
+    return _mod("common_signs_mod", _with_feedback(signs, error_feedback, decay, jump), options)
+
+
+def forgetful_mod(
+    k1: float = 0.05,
+    k2: float = 0.75,
+    decay: float = 0.5,
+    jump: float | None = 2.0,
+    **options: Unpack[ModOptions],
+) -> TransformMod:
+    """Prune as `dgp_mod`, with error feedback that forgets."""
+    return _mod("forgetful_mod", _with_feedback(prune_dual(k1, k2), True, decay, jump), options)
+
+
+def low_rank_mod(
+    energy: float = 0.5,
+    most: int | None = 1,
+    *,
+    error_feedback: bool = True,
+    **options: Unpack[ModOptions],
+) -> TransformMod:
+    """Send the largest singular directions of every layer."""
+    return _pruning("low_rank_mod", keep_rank(energy, most), error_feedback, options)
+
+
+def noisy_support_mod(
+    share: float = 0.18,
+    clip: float = 1.0,
+    std: float = 0.05,
+    positions_seed: int = 0,
+    **options: Unpack[ModOptions],
+) -> TransformMod:
+    """Send a public random share of every layer, clipped and with noise."""
+    return _mod("noisy_support_mod", clip_and_noise_on_support(share, clip, std, positions_seed), options)
+
+
+def accumulate_mod(floor: int = 64, **options: Unpack[ModOptions]) -> TransformMod:
+    """Send the sum of ``floor`` updates after as many rounds, and nothing in between."""
+    return _mod("accumulate_mod", accumulate(floor), options)
+
+
+def warm_start_mod(rounds: int = 20, **options: Unpack[ModOptions]) -> TransformMod:
+    """Send nothing in the first ``rounds`` rounds; begin with weights that were trained on public data."""
+    return _mod("warm_start_mod", skip_first(rounds), options)

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from fl_app.mods.arrays import Unreadable, read_arrays, widened, write_array
 from fl_app.mods.records import Pair
 from fl_app.types import Update
-from fl_app.wire import CodecError, decode, encode
+from fl_app.wire import CodecError, Drawn, decode, encode
 from fl_app.wire.messages import pack_blob, read_blob
 
 RECORD = "fl_app.packed"
@@ -36,9 +36,17 @@ class Packed:
     buffers: tuple[str, ...]
 
 
-def pack_update(content: RecordDict, pair: Pair, change: Update, buffers: Update, *, added: bool) -> None:
-    """Put a packed change in the place of a reply's arrays."""
-    content[pair.name] = pack_blob(encode(change))
+def pack_update(
+    content: RecordDict,
+    pair: Pair,
+    change: Update,
+    buffers: Update,
+    *,
+    added: bool,
+    drawn: Drawn | None = None,
+) -> None:
+    """Put a packed change in the place of a reply's arrays; ``drawn``: its public random positions."""
+    content[pair.name] = pack_blob(encode(change, drawn=drawn))
     if buffers:
         content[_BUFFERS] = pack_blob(encode(buffers))
     content[RECORD] = ConfigRecord(

@@ -132,7 +132,9 @@ class TransformMod:
         out = reply.copy()
         if self.packed:
             shown = as_sent(base, buffers) if self._send_buffers else {}
-            pack_update(out, pair, change, shown, added=form != "delta")
+            draw = self.transform.drawn
+            drawn = None if draw is None else draw(change, number)
+            pack_update(out, pair, change, shown, added=form != "delta", drawn=drawn)
             return out
         arrays = as_sent(base, change) if form == "delta" else rebuilt(base, change)
         if self._send_buffers:

@@ -11,26 +11,31 @@ from fl_app.sketches.flat import (
     unflatten,
 )
 from fl_app.sketches.measurements import PartialCosines, Reconstruction, draw_measurements, reconstruct
-from fl_app.sketches.random_set import draw_coordinates
 from fl_app.sketches.sketch import (
     Chosen,
     Everything,
     Measured,
+    Picked,
     Scheme,
     Sketch,
     Votes,
     everything,
     fixed_coordinates,
     measurements,
+    picked_coordinates,
     random_coordinates,
 )
 from fl_app.sketches.top import coordinate_count, top_coordinates
+from fl_app.wire.drawn import Drawn
+from fl_app.wire.random_set import draw_coordinates
 
 __all__ = [
     "Chosen",
+    "Drawn",
     "Everything",
     "Measured",
     "PartialCosines",
+    "Picked",
     "Reconstruction",
     "Scheme",
     "Sketch",
@@ -46,6 +51,7 @@ __all__ = [
     "gather",
     "mask_coordinates",
     "measurements",
+    "picked_coordinates",
     "random_coordinates",
     "reconstruct",
     "scatter",

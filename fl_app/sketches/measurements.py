@@ -17,7 +17,7 @@ from scipy.fft import dct, idct
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from fl_app.sketches.random_set import draw_coordinates, random_words
+from fl_app.wire.random_set import draw_coordinates, random_words
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fl_app.sketches.flat import flatten, gather, scatter, unflatten
 from fl_app.sketches.measurements import PartialCosines, draw_measurements, reconstruct
-from fl_app.sketches.random_set import draw_coordinates
 from fl_app.sketches.selection import largest
 from fl_app.sketches.top import coordinate_count
 from fl_app.types import Update
+from fl_app.wire.random_set import draw_coordinates
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,27 @@ class Chosen:
         return scatter(
             values, self.trained, {name: tensor.new_zeros(tensor.shape) for name, tensor in like.items()}
         )
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The entries at some coordinates of an update that was trained as a whole."""
+
+    coordinates: Tensor
+    trained: None = None
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return len(self.coordinates)
+
+    def take(self, update: Mapping[str, Tensor]) -> Tensor:
+        """Return the entries at the coordinates."""
+        return gather(update, self.coordinates)
+
+    def restore(self, values: Tensor, like: Mapping[str, Tensor]) -> Update:
+        """Put the entries back, among zeros."""
+        return Chosen(self.coordinates).restore(values, like)
 
 
 @dataclass(frozen=True)
@@ -169,6 +190,12 @@ def random_coordinates(share: float) -> Scheme:
     """Entries at ``share`` of the coordinates, drawn from each round's seed."""
     coordinate_count(share, 1)
     return _drawn_once(lambda n, seed: Chosen(draw_coordinates(n, coordinate_count(share, n), seed)))
+
+
+def picked_coordinates(share: float) -> Scheme:
+    """The same entries as those of `random_coordinates`, of an update that was trained as a whole."""
+    coordinate_count(share, 1)
+    return _drawn_once(lambda n, seed: Picked(draw_coordinates(n, coordinate_count(share, n), seed)))
 
 
 def measurements(share: float) -> Scheme:

@@ -22,13 +22,14 @@ def clip_and_noise(clip: float, std: float) -> Transform:
     check_strength("clip_and_noise", "std", std)
 
     def rewrite(update: Update, ctx: RoundContext) -> Update:
-        clipped = _clip(update, clip)
+        clipped = clip_to(update, clip)
         return {name: with_gaussian(tensor, std, ctx.generator) for name, tensor in clipped.items()}
 
     return stateless(rewrite, released=True)
 
 
-def _clip(update: Update, clip: float) -> Update:
+def clip_to(update: Update, clip: float) -> Update:
+    """Return the update, scaled to an L2 norm of at most ``clip`` if it is longer."""
     norm = math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in update.values()))
     if not math.isfinite(norm):
         # no error: a refusal would itself reveal something about the data, and zeros are within the bound

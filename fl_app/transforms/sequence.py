@@ -29,4 +29,5 @@ def chain(**steps: Transform) -> Transform:
         released=any(step.released for step in steps.values()),
         located=next((step.located for step in steps.values() if step.located is not None), None),
         traces=tuple(trace for step in steps.values() for trace in step.traces),
+        drawn=next((step.drawn for step in reversed(steps.values()) if step.drawn is not None), None),
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple, Union
 
 from torch import Tensor
 
+from fl_app.sketches import Drawn
 from fl_app.types import RoundContext, Trace, Update
 
 State = dict[str, Union[Tensor, "State"]]
@@ -24,6 +25,8 @@ class Transform(NamedTuple):
     """Share of positions that the server may ask clients to name (``ctx.locations``); None: none."""
     traces: tuple[Trace, ...] = (Trace(),)
     """Marks of each step on the update, which an adaptive attacker looks for."""
+    drawn: Callable[[Update, int], Drawn] | None = None
+    """Public random positions of a round at which alone its output is not 0, if there are such."""
 
 
 def stateless(
@@ -32,6 +35,7 @@ def stateless(
     released: bool = False,
     located: float | None = None,
     traces: tuple[Trace, ...] = (Trace(),),
+    drawn: Callable[[Update, int], Drawn] | None = None,
 ) -> Transform:
     """Make a transform from a stateless function."""
     return Transform(
@@ -40,4 +44,5 @@ def stateless(
         released=released,
         located=located,
         traces=traces,
+        drawn=drawn,
     )

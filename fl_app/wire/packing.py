@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fl_app.wire.drawn import SEED_BYTES, Drawn, drawn_positions
 from fl_app.wire.errors import CodecError
 from fl_app.wire.frame import Kind, seal, unseal
 from fl_app.wire.patterns import FORMATS, Array, Family, Format
@@ -39,18 +40,27 @@ class Entries(NamedTuple):
 
 
 def pack(
-    kind: Kind, entries: Mapping[str, Entries], patterns: Mapping[str, Array], shared: Iterable[Array]
+    kind: Kind,
+    entries: Mapping[str, Entries],
+    patterns: Mapping[str, Array],
+    shared: Iterable[Array],
+    drawn: Drawn | None = None,
 ) -> bytes:
-    """Write the patterns of all tensors into one blob."""
-    groups = _find_groups(kind, entries, patterns)
+    """Write the patterns of all tensors into one blob; the first ``drawn`` tensor is led by the seed."""
+    at = {} if drawn is None else _find_drawn(entries, patterns, drawn)
+    groups = _find_groups(kind, entries, {name: p for name, p in patterns.items() if name not in at})
     joined = {name for names in groups.values() for name in names}
     header, pieces = bytearray(), []
+    seed = b"" if drawn is None else drawn.seed.to_bytes(SEED_BYTES, "big")
     for name in sorted(entries):
-        mode, plan = Mode.JOINED, _NOTHING
-        if name not in joined:
+        mode, plan, lead = Mode.JOINED, _NOTHING, b""
+        if name in at:
+            mode, lead, seed = Mode.DRAWN, seed + varint(at[name].size), b""
+            plan = plan_values(patterns[name][at[name]], entries[name].family(kind))
+        elif name not in joined:
             mode, plan = _plan_entries(patterns[name], entries[name].family(kind))
         header.append(entries[name].format.code | mode << 4 | entries[name].within << 7)
-        header += _shape_bytes(entries[name].shape) + plan.header
+        header += _shape_bytes(entries[name].shape) + lead + plan.header
         pieces += plan.pieces
     for names in groups.values():
         whole = np.concatenate([patterns[name] for name in names])
@@ -72,11 +82,16 @@ def unpack(
     header = HeaderReader(streams.rest(Stream.HEADER).tobytes())
     patterns: dict[str, Array] = {}
     groups: dict[int, list[str]] = {}
+    seed: int | None = None
     for name in sorted(entries):
         try:
             mode = _read_description(entries[name], header)
             if mode is Mode.JOINED:
                 groups.setdefault(entries[name].format.code, []).append(name)
+            elif mode is Mode.DRAWN:
+                if seed is None:
+                    seed = int.from_bytes(bytes(header.byte() for _ in range(SEED_BYTES)), "big")
+                patterns[name] = _read_drawn(name, entries[name], kind, seed, header, streams)
             else:
                 patterns[name] = _read_entries(mode, entries[name], kind, header, streams)
         except CodecError as error:
@@ -88,12 +103,38 @@ def unpack(
     return patterns
 
 
+def _find_drawn(
+    entries: Mapping[str, Entries], patterns: Mapping[str, Array], drawn: Drawn
+) -> dict[str, Array]:
+    """Return the positions of the tensors that are non-zero exactly where they were drawn, in part."""
+    found = {}
+    for name, count in drawn.counts.items():
+        n = patterns[name].size
+        if 0 < count < n and not entries[name].within:
+            where = drawn.positions(name, n)
+            if np.count_nonzero(patterns[name]) == count and patterns[name][where].all():
+                found[name] = where
+    return found
+
+
+def _read_drawn(
+    name: str, entries: Entries, kind: Kind, seed: int, header: HeaderReader, streams: StreamReader
+) -> Array:
+    count = header.varint()
+    if entries.within or not 0 < count < entries.written:
+        raise CodecError(f"wire: {count} drawn positions of {entries.written} entries")
+    values = read_values(count, entries.format.words.itemsize, entries.family(kind), header, streams)
+    patterns = np.zeros(entries.written, entries.format.words)
+    patterns[drawn_positions(seed, name, entries.written, count)] = values
+    return patterns
+
+
 def _find_groups(
     kind: Kind, entries: Mapping[str, Entries], patterns: Mapping[str, Array]
 ) -> dict[int, list[str]]:
     """Return the names of small ordinary tensors by format code, both sorted."""
     small: dict[int, list[str]] = {}
-    for name in sorted(entries):
+    for name in sorted(patterns):
         fmt, size = entries[name].format, patterns[name].size
         if fmt.family == "float" and 0 < size <= _LARGEST_JOINED:
             small.setdefault(fmt.code, []).append(name)
@@ -160,8 +201,8 @@ def _read_group(
     whole = next(iter(members.values()))._replace(written=ends[-1])
     try:
         mode = _mode(header.byte())
-        if mode is Mode.JOINED:
-            raise CodecError("wire: what is joined cannot be joined again")
+        if mode in (Mode.JOINED, Mode.DRAWN):
+            raise CodecError("wire: what is joined cannot be joined again, nor drawn")
         patterns = _read_entries(mode, whole, kind, header, streams)
     except CodecError as error:
         raise CodecError(f"wire: joined {whole.format}: {str(error).removeprefix('wire: ')}") from error

@@ -25,6 +25,8 @@ class Mode(IntEnum):
     """Distances between zero entries."""
     JOINED = 5
     """Part of the joined tensors of its format, which follow all other tensors."""
+    DRAWN = 6
+    """A random set that the reader draws, too: see `fl_app.wire.drawn`."""
 
 
 _ESCAPE = 255

@@ -8,24 +8,26 @@ import torch
 from torch import Tensor
 
 from fl_app.types import Update
+from fl_app.wire.drawn import Drawn
 from fl_app.wire.masks import Known, Masks
 from fl_app.wire.packing import pack, unpack
 from fl_app.wire.patterns import patterns_of, tensor_of
 
 
-def encode(update: Mapping[str, Tensor], *, within: Masks | None = None) -> bytes:
+def encode(update: Mapping[str, Tensor], *, within: Masks | None = None, drawn: Drawn | None = None) -> bytes:
     """Encode ``update`` as bytes that `decode` restores bit for bit.
 
     ``within`` holds boolean masks of the positions that both ends know; a tensor
     without a mask may be non-zero anywhere. Entries outside a mask must be zero. The mask
-    itself is not sent.
+    itself is not sent. ``drawn`` says where random positions came from: of a tensor that is non-zero
+    exactly there, the seed travels in place of the positions, and `decode` needs nothing more.
     """
     known = Known(update, within)
     patterns = {
         name: known.restrict("encode", name, patterns_of(tensor, known.entries[name].format))
         for name, tensor in update.items()
     }
-    return pack("update", known.entries, patterns, known.shared())
+    return pack("update", known.entries, patterns, known.shared(), drawn)
 
 
 def decode(blob: bytes, like: Mapping[str, Tensor], *, within: Masks | None = None) -> Update:

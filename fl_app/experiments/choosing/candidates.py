@@ -34,6 +34,7 @@ def candidates(epsilon: float | None = None) -> list[Candidate]:
         Candidate("topk-5", ("defense=topk", "defense.share=0.05"), _mod("topk_mod(k=0.05)")),
         Candidate("dgp", ("defense=dgp",), _mod("dgp_mod(k1=0.05, k2=0.75)")),
         Candidate("adgp", ("defense=adgp",), "from fl_app.strategies import ADGP; see docs/library.md"),
+        Candidate("common-signs", ("defense=common_signs",), _mod("common_signs_mod()")),
         Candidate("noise-0.01", ("defense=gaussian", "defense.std=0.01"), _mod("noise_mod(std=0.01)")),
         Candidate("noise-0.1", ("defense=gaussian", "defense.std=0.1"), _mod("noise_mod(std=0.1)")),
     ]

@@ -33,8 +33,10 @@ def read(folder: Path) -> dict:
 
 
 def without_timings(value):
+    """Return a result without its times, and without what says how it came to its end."""
     if isinstance(value, dict):
-        return {key: without_timings(item) for key, item in value.items() if key != "seconds"}
+        left_out = ("seconds", "checkpoint", "resumed")
+        return {key: without_timings(item) for key, item in value.items() if key not in left_out}
     return [without_timings(item) for item in value] if isinstance(value, list) else value
 
 
@@ -49,17 +51,21 @@ def uninterrupted(tmp_path_factory):
     return end
 
 
-def test_a_sweep_that_was_interrupted_goes_on_to_the_same_results(tmp_path, monkeypatch, uninterrupted):
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_sweep_that_was_interrupted_goes_on_to_the_same_results(
+    tmp_path, monkeypatch, uninterrupted, checkpoint
+):
+    planned = cells(tmp_path, f"checkpoint={str(checkpoint).lower()}")
     with monkeypatch.context() as patch:
         strike_defense(patch, KeyboardInterrupt(), defense="topk")
         with pytest.raises(KeyboardInterrupt):
-            run(cells(tmp_path))
-    first, second = map(folder_of, cells(tmp_path))
+            run(planned)
+    first, second = map(folder_of, planned)
     assert (read(first)["status"], read(second)["status"]) == ("finished", "interrupted")
     (second / "left over").write_text("of the run that was cut short")
     written = (first / "result.json").stat().st_mtime_ns
 
-    end, lines = run(cells(tmp_path))
+    end, lines = run(planned)
 
     assert [line.split(" in ")[0] for line in lines] == [
         "cell 1 of 2: defense=none: skipped, finished already",
@@ -67,7 +73,8 @@ def test_a_sweep_that_was_interrupted_goes_on_to_the_same_results(tmp_path, monk
     ]
     assert end.finished == [first, second]
     assert (first / "result.json").stat().st_mtime_ns == written
-    assert not (second / "left over").exists()
+    # a run that starts over leaves nothing of the one that was cut short
+    assert (second / "left over").exists() is checkpoint
     whole = [without_timings(read(folder)) for folder in uninterrupted.finished]
     assert [without_timings(read(folder)) for folder in end.finished] == whole
     accuracies = [row.accuracy for row in comparison_rows(uninterrupted.finished)]

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from fl_app.seeding import generator_for
 from fl_app.transforms import (
+    accumulate,
     add_gaussian,
     add_laplace,
     chain,
     clip_and_noise,
+    clip_and_noise_on_support,
     drop_smallest,
     error_feedback,
     identity,
+    keep_rank,
     keep_topk,
     perturb_outpost,
     prune_dual,
@@ -24,6 +27,8 @@ from fl_app.transforms import (
     round_bf16,
     round_fp16,
     round_int8,
+    send_common_signs,
+    skip_first,
     take_sign,
 )
 from fl_app.types import RoundContext
@@ -46,6 +51,12 @@ ALL = {
     "sign": take_sign(),
     "plain sign": take_sign(scale=False),
     "clip and noise": clip_and_noise(1.0, 0.1),
+    "common signs": send_common_signs(first=0.5, output=0.5, biases=0.5, flip=0.1),
+    "common signs with feedback": error_feedback(send_common_signs(), decay=0.9, jump=3.0),
+    "rank": keep_rank(0.5),
+    "noise on a support": clip_and_noise_on_support(0.3, 1.0, 0.1),
+    "sums": accumulate(2),
+    "silence": skip_first(1),
 }
 WEIGHTS = {"w": torch.linspace(-1, 1, 42).view(6, 7), "b": torch.linspace(0, 1, 10), "s": torch.ones(())}
 

@@ -1,4 +1,4 @@
-"""FL-BASIC's set: random coordinates that server and client each draw from the same seed.
+"""Random sets of positions that both ends draw from the same seed: FL-BASIC's, and common supports.
 
 The numbers come from SHAKE-256, which is a published standard: they are the same
 on every device and with every version of every library.
