@@ -1,7 +1,7 @@
 """Leakage of a stream: other images in every round, DGP with error feedback, all rounds matched together.
 
-``python -m benchmarks.streams --data FOLDER [--rounds 6] [--steps 400] [--clients 2]``. LeNet, batch 1, lr 0.1,
-labels granted, CIFAR-10's training images known; test images 60 and on of each class. The attacker knows the
+``python -m benchmarks.streams --data FOLDER [--rounds 6] [--steps 400] [--clients 2]``. LeNet, batch 1, rate
+0.1, labels granted, training images known; test images 60 and on of each class. The attacker knows the
 defense. Rows: the first round undefended, the first round alone, and some rounds of the stream as a whole.
 """
 
