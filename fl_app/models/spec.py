@@ -223,6 +223,8 @@ def _find(target: str, allowed: frozenset[str]) -> Model:
 
 def _import(target: str) -> Model:
     module, _, name = target.rpartition(".")
+    if not (module and name):
+        raise ValueError(f"build_model: expected module.function, got {target!r}")
     try:
         model: Model = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -64,6 +64,11 @@ def draw_frontier(panel: Panel, by: Leakage, *, width: float = WIDE, titled: boo
         Bubble(x.at(point.leaks[by].mean), y.at(point.accuracy.mean), radius(point.bytes))
         for point in panel.points
     ]
+    bars = [
+        bar
+        for point, bubble in zip(panel.points, bubbles, strict=True)
+        for bar in _error_bars(point, bubble, x, y, by)
+    ]
     legend = _legend(panel.points, radius, top=height, width=width)
     shapes: list[_Shape] = [
         *([Words(4, 16, panel.title, bold=True, size=13)] if titled else []),
@@ -72,10 +77,8 @@ def draw_frontier(panel: Panel, by: Leakage, *, width: float = WIDE, titled: boo
         *_grid(x, y, inside),
         *_frontier_line([bubbles[i] for i in best], inside),
         *_discs(panel.points, bubbles, best, by),
-        *itertools.chain.from_iterable(
-            _error_bars(point, bubble, x, y, by) for point, bubble in zip(panel.points, bubbles, strict=True)
-        ),
-        *_labels(panel.labels, bubbles, best, inside, _LABEL_LENGTH[width]),
+        *bars,
+        *_labels(panel.labels, bubbles, bars, best, inside, _LABEL_LENGTH[width]),
         *legend.shapes,
     ]
     return Drawing(width, height + legend.height, shapes)
@@ -143,7 +146,7 @@ def _frontier_line(best: Sequence[Bubble], inside: Box) -> list[_Shape]:
     return [Line([*corners, (inside.right, ordered[-1].y)], "muted", 1.2, dashed=True)]
 
 
-def _error_bars(point: FrontierPoint, bubble: Bubble, x: _Axis, y: _Axis, by: Leakage) -> list[_Shape]:
+def _error_bars(point: FrontierPoint, bubble: Bubble, x: _Axis, y: _Axis, by: Leakage) -> list[Line]:
     leak, accuracy = point.leaks[by], point.accuracy
     across = [(x.at(leak.mean + sign * (leak.std or 0.0)), bubble.y) for sign in (-1, 1)]
     along = [(bubble.x, y.at(accuracy.mean + sign * (accuracy.std or 0.0))) for sign in (-1, 1)]
@@ -169,6 +172,7 @@ def _discs(
 def _labels(
     labels: Sequence[str],
     bubbles: Sequence[Bubble],
+    bars: Sequence[Line],
     best: frozenset[int],
     inside: Box,
     length: int,
@@ -180,7 +184,7 @@ def _labels(
     ]
     order = sorted(range(len(labels)), key=lambda i: i not in best)
     room = Box(inside.left, inside.top - 8, inside.right + 8, inside.bottom)
-    places = place_labels(bubbles, sizes, inside=room, order=order)
+    places = place_labels(bubbles, sizes, inside=room, order=order, lines=[_around(bar) for bar in bars])
     found = [(i, place) for i, place in enumerate(places) if place is not None]
     words = [
         Words(
@@ -194,6 +198,11 @@ def _labels(
         for i, place in found
     ]
     return [*(_leader(bubbles[i], place) for i, place in found if place.away), *words]
+
+
+def _around(bar: Line) -> Box:
+    (left, bottom), (right, top) = bar.points
+    return Box(left - bar.width, top - bar.width, right + bar.width, bottom + bar.width)
 
 
 def _leader(bubble: Bubble, place: Place) -> Line:

@@ -68,11 +68,13 @@ def place_labels(
     *,
     inside: Box,
     order: Iterable[int],
+    lines: Sequence[Box] = (),
 ) -> list[Place | None]:
     """Give every label, in this order, the nearest place where it covers nothing.
 
     ``sizes`` holds for each bubble the width and height of its texts, the best one first;
-    the next one is tried where no place is left for the ones before it.
+    the next one is tried where no place is left for the ones before it. ``lines`` are crossed only
+    by a label that has no other place.
     """
     taken = [bubble.box for bubble in bubbles]
     places: list[Place | None] = [None] * len(bubbles)
@@ -80,11 +82,12 @@ def place_labels(
         places[i] = next(
             (
                 Place(box, choice, far > 0)
+                for crossed in (lines, ())
                 for choice, (width, height) in enumerate(sizes[i])
                 for far in _FAR
                 for side in _SIDES
                 if inside.holds(box := _beside(bubbles[i], width, height, far, side))
-                and not any(box.meets(other) for other in taken)
+                and not any(box.meets(other) for other in (*taken, *crossed))
             ),
             None,
         )

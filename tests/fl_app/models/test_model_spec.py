@@ -95,7 +95,13 @@ def test_builds_what_the_caller_allows_in_addition():
     assert build_model(spec, allowed=["torch.nn.Linear"]).weight.shape == (2, 3)
 
 
-@pytest.mark.parametrize("target", ["no.such.module", "torch.nn.NoSuchLayer", "nodots"])
+@pytest.mark.parametrize("target", ["nodots", ".nodots"])
+def test_a_target_without_a_module_is_told_the_form(target):
+    with pytest.raises(ValueError, match=f"expected module.function, got '{target}'"):
+        build_model(ModelSpec(target, {}), allowed=[target])
+
+
+@pytest.mark.parametrize("target", ["no.such.module", "torch.nn.NoSuchLayer"])
 def test_an_allowed_target_that_does_not_exist_is_a_value_error(target):
     with pytest.raises(ValueError, match=f"{target} is allowed, but cannot be imported"):
         build_model(ModelSpec(target, {}), allowed=[target])

@@ -231,6 +231,17 @@ def test_a_label_without_room_is_its_number_or_nothing():
     assert place_labels(crowd, [[(200, 12), (50, 50)]], inside=inside, order=[0]) == [None]
 
 
+def test_an_error_bar_crosses_a_label_only_where_there_is_no_other_place():
+    point, room = [Bubble(100, 50, 5)], Box(0, 0, 200, 100)
+    bar = Box(20, 49, 180, 51)
+    (place,) = place_labels(point, [[(60, 12)]], inside=room, order=[0], lines=[bar])
+    assert place is not None
+    assert not place.box.meets(bar)
+    everywhere = [Box(0, y, 200, y + 1) for y in range(100)]
+    (place,) = place_labels(point, [[(60, 12)]], inside=room, order=[0], lines=everywhere)
+    assert place is not None
+
+
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_the_drawing_has_every_point_with_its_numbers_and_stays_within_its_size(make_run, width):
     runs = [make_run(name, defense=name, noise=noise) for name, noise in (("dgp", 0.4), ("none", 0.1))]
