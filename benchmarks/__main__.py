@@ -2,7 +2,8 @@
 
 The others are commands of their own, as in ``python -m benchmarks.leakage``: accuracy, active_leakage,
 batch_statistics, broadcaster, communication, detector, earlier_rounds, fuzz, fuzz_guided, imprint, labels,
-leakage, measured_epsilon, photographs, rgap, speech_leakage and trained_labels.
+leakage, learned, measured_epsilon, peers, photographs, realistic, rgap, speech_leakage, streams and
+trained_labels.
 """
 
 from __future__ import annotations
