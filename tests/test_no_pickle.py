@@ -41,6 +41,8 @@ FORBIDDEN_MODULES = {
 }
 EXCEPTIONS = {
     "fl_app/experiments/studies/protocol.py": "yaml.safe_load of the protocols in the package",
+    "fl_app/bench/criterion.py": "yaml.safe_load of the criterion in the package",
+    "fl_app/bench/subject.py": "yaml.safe_load of the user's own defense",
     "fl_app/policy/files.py": "yaml.safe_load of the operator's own policy",
     "attacks/metrics/lpips_sdist.py": "an archive pinned by its SHA-256; its unpickler knows three names",
     "fl_app/config/reference.py": "reads conf/ itself, by yaml.safe_load and yaml.compose",

@@ -87,7 +87,7 @@ def seen_of(
     _, raw = defense.rules.differentiate(model, batch, defense.rules.loss, step)
     raw = {name: gradient.detach() for name, gradient in raw.items()}
     locations = None
-    if "adgp" in overrides:
+    if "adgp" in overrides or "secure_signs" in overrides:
         locations = {name: torch.rand(g.shape, generator=generator) < 0.6 for name, g in raw.items()}
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     ctx = RoundContext(round=1, client=0, generator=generator, weights=weights, locations=locations)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from attacks.optimisation import inverting_gradients
 from fl_app.bench.criterion import criterion
 from fl_app.bench.effort import effort_of
 from fl_app.bench.leak import LeakBench
@@ -56,7 +57,7 @@ def test_a_bench_measures_every_view_and_a_second_call_attacks_nothing_again(tmp
     def never(*args, **kwargs):
         raise AssertionError("attacked again")
 
-    monkeypatch.setattr("attacks.optimisation.InvertingGradients.many", never)
+    monkeypatch.setattr(inverting_gradients, "many", never)
     again = bench(tmp_path, subject_of("common_signs"), []).run()
     assert again.conditions == card.conditions
 
