@@ -6,11 +6,10 @@ import logging
 import select
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 from fl_app.console.ending import end_without_search
 from fl_app.console.stated_failure import StatedFailure
-from fl_app.console.streams import drop_output, prepare_streams
+from fl_app.console.streams import drop_output, prepare_streams, say_error
 from fl_app.console.words import printable
 from fl_app.storage.shortage import shortage
 
@@ -78,11 +77,10 @@ def _say_no_shortage_twice() -> None:
 
 
 def _say(line: str) -> None:
-    """Print to standard error, which may be full or gone itself."""
+    """Print to standard error, and let what cannot be printed elsewhere not hide it."""
     if _output_is_full():
         drop_output()
-    with suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+    say_error(line)
 
 
 def _output_is_full() -> bool:

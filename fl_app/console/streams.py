@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -29,14 +29,26 @@ def say(line: str) -> None:
         print(line, flush=True)
     except OSError as error:  # the reader has gone, or a file of lines is on a full disk
         drop_output()
-        with suppress(OSError):
-            print(f"standard output is lost, and the work goes on: {error}", file=sys.stderr, flush=True)
+        say_error(f"standard output is lost, and the work goes on: {error}")
+
+
+def say_error(line: str) -> None:
+    """Print to standard error, which may be full or gone itself."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _drop(2, sys.stderr)
 
 
 def drop_output() -> None:
-    """Send standard output nowhere from now on: the interpreter flushes once more at exit."""
+    """Send standard output nowhere from now on."""
+    _drop(1, sys.stdout)
+
+
+def _drop(number: int, stream: Any) -> None:
+    """Send a stream nowhere, what it still holds included: the interpreter flushes once more at exit."""
     handle = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(handle, 1)
+    os.dup2(handle, number)
     os.close(handle)
     with suppress(OSError, ValueError):
-        cast(Any, sys.stdout).flush()
+        stream.flush()

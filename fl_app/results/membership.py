@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field
@@ -79,6 +80,14 @@ class Membership(Row):
     notes: list[str] = Field(default_factory=list)
     gave_up: str | None = None
     seconds: float | None = None
+
+    @property
+    def promise(self) -> tuple[float, float] | None:
+        """Epsilon and delta; None without a promise, or with numbers that are none."""
+        epsilon, delta = self.epsilon, self.delta or 0.0
+        if epsilon is None or not (math.isfinite(epsilon) and epsilon >= 0 and 0 <= delta <= 1):
+            return None
+        return epsilon, delta
 
     @property
     def exceeds_bound(self) -> bool:

@@ -206,9 +206,9 @@ def _declared(run: Run) -> list[tuple[str, str]]:
 def _follows(run: Run) -> list[tuple[str, str]]:
     found = []
     for row in run.membership or []:
-        if row.epsilon is None:
+        if row.promise is None:
             continue
-        share = member_bound(_FALSE_ALARMS, row.epsilon, row.delta or 0.0)
+        share = member_bound(_FALSE_ALARMS, *row.promise)
         who = f"to {row.viewpoint}" + (", who knows the defense" if row.adaptive else "")
         found.append(
             (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from fl_app.report.charts.plots import Curve
 from fl_app.report.charts.roc_chart import least_rate, plot_roc
 from fl_app.report.data.formats import DASH, format_number, format_percent, format_short
@@ -128,11 +126,8 @@ def _chart(row: Membership) -> Html | None:
             )
     if not curves:
         return None
-    epsilon, delta = row.epsilon, row.delta or 0.0
-    known = epsilon is not None and math.isfinite(epsilon) and epsilon >= 0 and 0 <= delta <= 1
-    promise = (epsilon, delta) if known and epsilon is not None else None
     picture = themed_image(
-        lambda theme: plot_roc(curves, least_rate(row.strangers), promise, theme),
+        lambda theme: plot_roc(curves, least_rate(row.strangers), row.promise, theme),
         "members found over false alarms, on logarithmic axes",
     )
     return element("div", panel("Members found over false alarms", picture), class_="figures")

@@ -38,10 +38,11 @@ def shell(code: str, more: str, tmp_path, **environment: str) -> subprocess.Comp
     "streams", [">&-", ">&- 2>&- <&-", "> /dev/full", "> /dev/full 2> /dev/full", "| true"]
 )
 def test_work_goes_on_without_a_reader(streams, tmp_path):
-    done = shell(WORK, streams, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out").read_text() == "done"
-    assert "Traceback" not in done.stderr
+    for unbuffered in ("", "1"):
+        done = shell(WORK, streams, tmp_path, PYTHONUNBUFFERED=unbuffered)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "out").read_text() == "done"
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

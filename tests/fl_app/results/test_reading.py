@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from result_rows import JSON, RUNS, rows
 
-from fl_app.results import RESULT, Attack, ResultError, Round, Run, load_run, write_json
+from fl_app.results import RESULT, Attack, Membership, ResultError, Round, Run, load_run, write_json
 from fl_app.results.run import SCHEMA
 from fl_app.results.study import STUDY, Place, StudyResult, load_study
 
@@ -152,3 +152,19 @@ def test_what_would_be_lost_by_writing_again_is_refused(tmp_path):
     assert load_run(put(tmp_path, damaged)).notes == []
     with pytest.raises(ResultError, match="notes"):
         load_run(tmp_path, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "promise"),
+    [
+        (1.0, 1e-5, (1.0, 1e-5)),
+        (0.0, None, (0.0, 0.0)),
+        (None, 1e-5, None),
+        (-1.0, 1e-5, None),
+        (float("inf"), 1e-5, None),
+        (float("nan"), 1e-5, None),
+        (1.0, 2.0, None),
+    ],
+)
+def test_numbers_that_promise_nothing_are_no_promise(epsilon, delta, promise):
+    assert Membership(epsilon=epsilon, delta=delta).promise == promise
