@@ -167,4 +167,4 @@ def test_what_would_be_lost_by_writing_again_is_refused(tmp_path):
     ],
 )
 def test_numbers_that_promise_nothing_are_no_promise(epsilon, delta, promise):
-    assert Membership(epsilon=epsilon, delta=delta).promise == promise
+    assert Membership(viewpoint="server", epsilon=epsilon, delta=delta).promise == promise
