@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from attacks.analytic.first_linear import as_images, input_layer, labels_of, refusal, scale_free_problem
+from attacks.analytic.first_linear import as_images, labels_of, layer_gradients, refusal, scale_free_problem
 from attacks.base import Reconstruction, StepListener
 from fl_app.types import Observation
 
@@ -45,12 +45,10 @@ class CocktailParty:
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update; a failed premise gives no images, and a note."""
         problem = scale_free_problem(obs, who=WHO)
-        layer = input_layer(problem)
-        if layer is None or layer.bias is None:
+        found = layer_gradients(problem, obs)
+        if found is None:
             return refusal(problem, "expected a linear layer with bias that sees the input, got none")
-        weight, bias = (
-            obs.update[n].detach().to(problem.device).double() for n in (layer.weight, layer.bias)
-        )
+        _, weight, bias = found
         count = problem.batch_size
         _, values, right = torch.linalg.svd(weight, full_matrices=False)
         rank = int((values > RANK_FLOOR * values[0]).sum()) if values[0] > 0 else 0

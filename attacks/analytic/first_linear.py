@@ -78,6 +78,15 @@ def scale_free_problem(obs: Observation, *, who: str) -> Problem:
     return dataclasses.replace(problem, notes=(*problem.notes, note))
 
 
+def layer_gradients(problem: Problem, obs: Observation) -> tuple[LinearLayer, Tensor, Tensor] | None:
+    """Return the layer that sees the input, and its gradients in double precision; None without a bias."""
+    layer = input_layer(problem)
+    if layer is None or layer.bias is None:
+        return None
+    weight, bias = (obs.update[n].detach().to(problem.device).double() for n in (layer.weight, layer.bias))
+    return layer, weight, bias
+
+
 def input_layer(problem: Problem) -> LinearLayer | None:
     """Return the first linear layer in the update whose input is the flattened input of the model."""
     generator = torch.Generator(device="cpu").manual_seed(0)

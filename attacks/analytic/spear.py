@@ -17,8 +17,8 @@ from torch import Tensor
 
 from attacks.analytic.first_linear import (
     as_images,
-    input_layer,
     labels_of,
+    layer_gradients,
     refusal,
     scale_free_problem,
     separate,
@@ -47,12 +47,10 @@ class Spear:
     def __call__(self, obs: Observation, *, on_step: StepListener | None = None) -> Reconstruction:
         """Attack one update; a failed premise gives no images, and a note."""
         problem = scale_free_problem(obs, who=WHO)
-        layer = input_layer(problem)
-        if layer is None or layer.bias is None:
+        found = layer_gradients(problem, obs)
+        if found is None:
             return refusal(problem, "expected a linear layer with bias that sees the input, got none")
-        weight, bias = (
-            obs.update[n].detach().to(problem.device).double() for n in (layer.weight, layer.bias)
-        )
+        layer, weight, bias = found
         count = problem.batch_size
         rank = _rank(weight)
         if rank != count:
